@@ -48,7 +48,7 @@ impl Built {
 
 /// Only these packages are built together: with others, Cargo would enable their features in the gateway too.
 const OPTIMISED: &[&str] =
-    &["build", "--release", "--bins", "--package=bridgehead", "--package=bridgehead-bench"];
+    &["build", "--release", "--bins", "--package=bridgehead-cli", "--package=bridgehead-bench"];
 
 fn read(messages: &str) -> Vec<(String, PathBuf)> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -3,6 +3,8 @@
 //! The table names the compiler it was made with. With the same compiler, a call that costs more than [`ROOM`] allows fails
 //! the chore. With another compiler the figures are only reported, because the compiler itself changes them.
 
+mod embedding;
+
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
@@ -20,16 +22,21 @@ const PAGE: &str = "docs/counts.md";
 const ROOM: f64 = 3.0;
 const COMPILER: &str = "Compiler: ";
 
-/// Counts, prints and compares. `--write` writes the table; `--only TEXT` counts some of the calls.
+/// Counts, prints and compares. `--write` writes the table; `--only TEXT` counts some of the calls; `--embedding` counts the
+/// calls of a program that embeds a client.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let (write, only) = match options {
         [] => (false, None),
         ["--write"] => (true, None),
         ["--only", text] => (false, Some(*text)),
-        unknown => bail!("`count` takes --write or --only TEXT, not `{}`", unknown.join(" ")),
+        ["--embedding", rest @ ..] if matches!(rest, [] | ["--write"]) => {
+            install_valgrind(root)?;
+            return embedding::run(root, !rest.is_empty());
+        }
+        unknown => bail!("`count` takes --write, --only TEXT or --embedding, not `{}`", unknown.join(" ")),
     };
     install_valgrind(root)?;
-    let packages = ["--package=bridgehead", "--package=bridgehead-bench"];
+    let packages = ["--package=bridgehead-cli", "--package=bridgehead-bench"];
     // Incremental builds divide the code into other units, which changes the counts.
     let whole = [("CARGO_INCREMENTAL", OsStr::new("0"))];
     let built = Built::by(root, &["build", "--profile=count", "--bins", packages[0], packages[1]], &whole)?;

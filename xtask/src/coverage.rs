@@ -28,6 +28,7 @@ const CRATES: &[(&str, f64)] = &[
     ("gateway", 85.0),
     ("front", 85.0),
     ("bridgehead", 0.0),
+    ("cli", 0.0),
     ("testkit", 0.0),
 ];
 

@@ -63,7 +63,7 @@ fn compile(root: &Path, folder: &Path, aim: Aim, name: &str) -> Result<Built> {
         "build",
         "--profile=dist",
         "--bins",
-        "--package=bridgehead",
+        "--package=bridgehead-cli",
         "--target",
         &target,
         "--target-dir",

@@ -66,3 +66,45 @@ fn check_links(root: &Path, pages: &[Page]) -> Result<()> {
     println!("the links of {} pages lead somewhere", pages.len());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WORD-2: the check passes for pages that are linked and listed. It fails if a link leads nowhere, if the table of
+    /// contents lacks a page, and if it lists one that does not exist.
+    #[test]
+    fn pages_must_be_linked_and_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for folder in ["docs/errors", "docs/decisions", "docs/library", "crates"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let write = |page: &str, text: &str| fs::write(root.join(page), text).unwrap();
+        for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "crates/README.md"] {
+            write(page, "# A page\n");
+        }
+        let listed = "[a](a.md) [b](../ARCHITECTURE.md) [c](../CONTRIBUTING.md) [d](../CHANGELOG.md)";
+        write("docs/SUMMARY.md", listed);
+        write("docs/a.md", "# A\n\n[here](#a) [there](../README.md#a-page)\n");
+        check(root).unwrap();
+
+        let broken = |page: &str, text: &str, complaint: &str| {
+            let before = fs::read_to_string(root.join(page)).unwrap();
+            write(page, text);
+            let error = check(root).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+            write(page, &before);
+        };
+        broken("docs/a.md", "[gone](b.md)", "docs/a.md: the link to `b.md` leads nowhere");
+        broken("docs/a.md", "# A\n[gone](#b)", "docs/a.md: the link to `#b` leads nowhere");
+        broken("README.md", "[gone](docs/a.md#b)", "README.md: the link to `docs/a.md#b` leads nowhere");
+        broken(
+            "docs/SUMMARY.md",
+            &listed.replace("[a](a.md)", ""),
+            "docs/SUMMARY.md does not list docs/a.md",
+        );
+        broken("docs/SUMMARY.md", &format!("{listed} [e](e.md)"), "the link to `e.md` leads nowhere");
+        check(root).unwrap();
+    }
+}

@@ -19,8 +19,9 @@ use anyhow::{Context, Result, bail};
 
 use install::Installed;
 
-pub(crate) use install::packages as install_packages;
+pub(crate) use install::{packages as install_packages, succeed};
 use outcome::Outcomes;
+pub(crate) use program::{MARK, command, leftovers, mark};
 
 const USAGE: &str =
     "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive] [--json FILE]";

@@ -13,7 +13,7 @@ use crate::steps::{self, Variables};
 /// Tests that compare a committed page with its source, and write it where `UPDATE_REFERENCE` is set.
 const PAGES: &[&[&str]] = &[
     &["--package", "bridgehead-config", "--test", "reference", "--test", "schema"],
-    &["--package", "bridgehead", "--bin", "bridgehead", "are_fresh"],
+    &["--package", "bridgehead-cli", "--bin", "bridgehead", "are_fresh"],
 ];
 
 /// Writes all pages.

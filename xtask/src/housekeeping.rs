@@ -12,17 +12,30 @@ use crate::steps;
 const TYPOS: &str = "typos==1.51.1";
 
 /// Verbs of cargo, and the packages that have them. Later versions of cargo-shear need a newer compiler than we do.
-const CARGO_TOOLS: &[(&str, &str)] = &[("shear", "cargo-shear@1.12.0"), ("deny", "cargo-deny@0.20.2")];
+const SHEAR: (&str, &str) = ("shear", "cargo-shear@1.12.0");
+const DENY: (&str, &str) = ("deny", "cargo-deny@0.20.2");
+const HACK: (&str, &str) = ("hack", "cargo-hack@0.6.46");
 
 /// Installs every tool that is missing.
 pub(crate) fn install(root: &Path) -> Result<()> {
-    for (verb, package) in CARGO_TOOLS {
-        if !steps::succeeds(root, &[verb, "--version"]) {
-            eprintln!("installing {package}");
-            steps::cargo(root, &["install", package, "--locked"], &[])?;
-        }
+    for tool in [SHEAR, DENY, HACK] {
+        install_tool(root, tool)?;
     }
     install_typos(root).map(drop)
+}
+
+/// Installs a verb of cargo, if it is missing.
+fn install_tool(root: &Path, (verb, package): (&str, &str)) -> Result<()> {
+    if steps::succeeds(root, &[verb, "--version"]) {
+        return Ok(());
+    }
+    eprintln!("installing {package}");
+    steps::cargo(root, &["install", package, "--locked"], &[])
+}
+
+/// Installs the tool that builds with each feature, if it is missing.
+pub(crate) fn install_hack(root: &Path) -> Result<()> {
+    install_tool(root, HACK)
 }
 
 /// Fails on a word that is spelled wrongly. Deliberate slips are in `typos.toml`.
@@ -69,4 +82,77 @@ fn install_typos(root: &Path) -> Result<PathBuf> {
         steps::output(root, folder.join("bin").join("pip"), &["install", "--quiet", TYPOS])?;
     }
     Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A workspace of one package in the root and others in folders, judged by the rules of this repository.
+    struct Sample(tempfile::TempDir);
+
+    impl Sample {
+        fn new() -> Self {
+            let sample = Self(tempfile::tempdir().unwrap());
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+            fs::copy(root.join("deny.toml"), sample.0.path().join("deny.toml")).unwrap();
+            sample
+        }
+
+        /// Adds a package that depends on others, each with its folder, and uses those that its code names.
+        fn package(&self, folder: &str, about: [&str; 3], others: &[(&str, &str)], code: &str) -> &Self {
+            let folder = self.0.path().join(folder);
+            let [name, version, licence] = about;
+            let mut manifest = format!(
+                "[package]\nname = \"{name}\"\nversion = \"{version}\"\nlicense = \"{licence}\"\nedition = \"2024\"\n\
+                 publish = false\n[dependencies]\n"
+            );
+            for (name, path) in others {
+                manifest.push_str(&format!("{name} = {{ path = \"{path}\" }}\n"));
+            }
+            fs::create_dir_all(folder.join("src")).unwrap();
+            fs::write(folder.join("src/lib.rs"), code).unwrap();
+            fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+            self
+        }
+
+        /// Checks the dependencies; `refused` is the tool that finds something.
+        #[track_caller]
+        fn check(&self, refused: Option<&str>) {
+            steps::cargo(self.0.path(), &["generate-lockfile", "--offline"], &[]).unwrap();
+            let outcome = dependencies(self.0.path()).map_err(|error| error.to_string());
+            let expected = match (&outcome, refused) {
+                (Ok(()), None) => true,
+                (Err(error), Some(tool)) => error.starts_with(tool),
+                _ => false,
+            };
+            assert!(expected, "{outcome:?}; `cargo xtask check` installs the tools");
+        }
+    }
+
+    /// WORD-3: dependencies that are used, in one version and under an allowed licence pass. A dependency that no code uses
+    /// is refused, and so are a crate in two versions and a licence that is not allowed.
+    #[test]
+    fn unused_duplicate_and_wrongly_licensed_dependencies_are_refused() {
+        const ROOT: [&str; 3] = ["program", "1.0.0", "MIT"];
+        const A: [&str; 3] = ["a", "1.0.0", "MIT"];
+        const USES_A: &str = "pub use a as _;";
+        Sample::new().package("", ROOT, &[("a", "a")], USES_A).package("a", A, &[], "").check(None);
+        Sample::new()
+            .package("", ROOT, &[("a", "a")], "")
+            .package("a", A, &[], "")
+            .check(Some("cargo shear"));
+        Sample::new()
+            .package("", ROOT, &[("a", "a")], USES_A)
+            .package("a", ["a", "1.0.0", "GPL-3.0"], &[], "")
+            .check(Some("cargo deny"));
+        Sample::new()
+            .package("", ROOT, &[("a", "a"), ("b", "b")], "pub use {a as _, b as _};")
+            .package("a", A, &[], "")
+            .package("b", ["b", "1.0.0", "MIT"], &[("a", "../newer")], USES_A)
+            .package("newer", ["a", "2.0.0", "MIT"], &[], "")
+            .check(Some("cargo deny"));
+    }
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
+mod api;
 mod bench;
 mod built;
 mod cases;
@@ -14,11 +15,14 @@ mod count;
 mod coverage;
 mod dist;
 mod docs;
+mod examples;
+mod features;
 mod foreign;
 mod fuzz;
 mod generate;
 mod housekeeping;
 mod mutants;
+mod packages;
 mod recording;
 mod report;
 mod requirements;
@@ -42,15 +46,17 @@ Chores of the Bridgehead workspace.
 Usage: cargo xtask CHORE
 
 Chores:
-  check                  formatting, requirements, words, links, spelling, dependencies, lints and documentation; warnings
-                         are errors
+  check                  formatting, requirements, words, links, spelling, dependencies, features, lints and documentation;
+                         warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
   ci                     check, test with coverage, the short forms of conformance, foreign, mutants and soak, and
                          bench --brief; installs missing tools
   bench                  measures the gateway against direct calls to the server behind it; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
   count                  counts the instructions of one relayed call with valgrind and compares them with
-                         docs/counts.md; also --write, --only TEXT
+                         docs/counts.md; also --write, --only TEXT; --embedding counts instructions and allocations of a
+                         call through the library and through rmcp's client, and --embedding --write the table of
+                         docs/performance.md
   dist                   builds the programs as they are shipped, with profile-guided optimisation: a first build
                          records what runs under load, the second uses it; prints where they are
   conformance            runs the official suite against our fixture, directly and through the gateway, and with the
@@ -61,10 +67,18 @@ Chores:
   soak                   kills servers in 50 cycles while calls run, and checks for leaks and growth; also
                          --full (1000 cycles, 50 kills, 10000 isolated calls), --cycles N, --kills N,
                          --calls N, --json FILE
+  features               builds the library with each of its features, where warnings are errors; --write measures how
+                         long each takes and writes the table in docs/library.md
   requirements           checks that a test names every landed requirement, and that docs/requirements.md is current
   requirements --write   writes docs/requirements.md
   cases                  lists which of the 59 cases of isolation have tests, and why the others have none; `test` and
                          `ci` end with how many of them this machine could show
+  api                    compares the public interface of every published crate with docs/api; --write writes it
+  semver                 compares the library with its last release by the rules of semantic versioning; needs
+                         cargo-semver-checks; --baseline COMMIT compares with a commit
+  examples               runs every example of the library exactly as its documentation says
+  packages               packs the published crates, unpacks them, and runs the agent of the examples on them with three
+                         published servers, as a program outside this workspace
   docs                   checks the links of all pages and builds them as a book; prints where it is
   recording              runs the program and writes the picture of the README
   words                  checks texts against a few rules: phrases to avoid, no path of the repository in texts for users
@@ -115,9 +129,16 @@ fn main() -> ExitCode {
         [conformance::PLAY, url] => conformance::play(url),
         ["foreign", options @ ..] => foreign::run(&root, options),
         ["soak", options @ ..] => soak::run(&root, options),
+        ["features", options @ ..] => features::run(&root, options),
         ["requirements"] => report::check(&root),
         ["requirements", "--write"] => report::write(&root),
         ["cases"] => cases::run(&root),
+        ["api"] => api::run(&root, false),
+        ["api", "--write"] => api::run(&root, true),
+        ["semver"] => api::semver(&root, None),
+        ["semver", "--baseline", commit] => api::semver(&root, Some(commit)),
+        ["examples"] => examples::run(&root),
+        ["packages"] => packages::run(&root),
         ["docs"] => docs::run(&root),
         ["recording"] => recording::run(&root),
         ["words"] => words::check(&root),
@@ -147,20 +168,24 @@ fn main() -> ExitCode {
 fn ci(root: &Path) -> Result<()> {
     let mut steps = Steps::new(root);
     std::thread::scope(|scope| {
+        // A test runs these too.
+        let tools = scope.spawn(|| housekeeping::install(root));
         let packages = scope.spawn(|| {
             foreign::install_packages(root)?;
             conformance::install(root)?;
             mutants::install(root)?;
-            docs::install(root)?;
-            housekeeping::install(root)
+            docs::install(root)
         });
         check(&mut steps);
+        steps.run("tools for dependencies and spelling", |_| joined(tools));
         coverage::ci(&mut steps);
         steps.run("other people's programs", |_| joined(packages));
         housekeeping(&mut steps);
         steps.run("book", docs::run);
         steps.run("conformance", |root| conformance::run(root, &[]));
         steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
+        steps.run("examples", examples::run);
+        steps.run("packages", packages::run);
     });
     steps.run("mutants of the change", mutants::ci);
     steps.run("soak", soak::ci);
@@ -190,6 +215,7 @@ fn check(steps: &mut Steps<'_>) {
 /// What other people's tools check.
 fn housekeeping(steps: &mut Steps<'_>) {
     steps.run("spelling", housekeeping::spelling);
+    steps.run("features", features::check);
     steps.run("dependencies", |root| {
         housekeeping::install(root)?;
         housekeeping::dependencies(root)

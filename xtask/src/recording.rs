@@ -41,7 +41,7 @@ enum Line {
 
 /// Runs the program and writes the picture.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let built = Built::by(root, &["build", "--release", "--bins", "--package=bridgehead"], &[])?;
+    let built = Built::by(root, &["build", "--release", "--bins", "--package=bridgehead-cli"], &[])?;
     let terminal = Terminal { program: built.program("bridgehead")?.to_owned(), home: home()? };
     let lines = terminal.record();
     fs::remove_dir_all(&terminal.home).context("the home folder of the recording could not be removed")?;

@@ -36,6 +36,7 @@ const PRODUCT: &[&str] = &[
     "audit",
     "bridgehead",
     "call",
+    "cli",
     "config",
     "events",
     "front",
@@ -159,6 +160,7 @@ mod tests {
         assert_eq!(phrases("a.rs", "let x = \"in order to\";\n// in order to\n// margin order too").len(), 1);
     }
 
+    /// WORD-1: a text that users see names no path of the repository; comments, included files and tests may.
     #[test]
     fn texts_for_users_name_no_path_of_the_repository() {
         let source = r##"

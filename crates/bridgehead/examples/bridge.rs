@@ -1,12 +1,12 @@
 //! One connection and one call: the bridge client, connected in memory to a server in the same process.
 //!
-//! `cargo run --example bridge`
+//! `cargo run -p bridgehead --example bridge`
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
 
 use bridgehead::bridge::{
-    CallOptions, ConnectOptions, TransportFactory, call_tool, connect_to_server, memory_transport,
+    AttemptOptions, ConnectOptions, TransportFactory, call_tool, connect_to_server, memory_transport,
 };
 use bridgehead::{NativeTool, Server, Transport};
 use serde_json::{Value, json};
@@ -28,9 +28,9 @@ pub(crate) async fn run() -> Result<Value, Box<dyn Error>> {
         tokio::spawn(running.wait());
         Ok(client)
     });
-    let options = ConnectOptions { factory: Some(factory), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(factory);
     let bridge = connect_to_server("memory:length", options).await?;
-    let result = call_tool(&bridge, "length", &json!({"text": "four"}), &CallOptions::default()).await;
+    let result = call_tool(&bridge, "length", &json!({"text": "four"}), &AttemptOptions::default()).await;
     bridge.close().await;
     Ok(result?.decode()?)
 }

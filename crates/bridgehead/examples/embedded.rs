@@ -1,5 +1,5 @@
 //! A whole gateway inside a program, with its own tool, its own record of calls and an event subscriber.
-//! `cargo run --example embedded`
+//! `cargo run -p bridgehead --example embedded`
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{error::Error, io::ErrorKind, sync::Arc};
@@ -40,8 +40,8 @@ pub(crate) async fn run() -> Result<(String, Vec<String>, String), Box<dyn Error
     let running = server.start().await?;
     let client = Mutex::new(Some(client));
     let taken = move |_: &str| std::future::ready(client.lock().take().ok_or(ErrorKind::NotConnected.into()));
-    let factory = Some(TransportFactory::new(taken));
-    let options = ConnectOptions { factory, ..ConnectOptions::default() };
+    let factory = TransportFactory::new(taken);
+    let options = ConnectOptions::default().factory(factory);
     let bridge = connect_to_server("memory:gateway", options).await?;
     let tools = operations(&bridge).await?;
     let greet = tools.iter().find(|tool| tool.spec.name == "greet").ok_or("there is no `greet`")?;

@@ -1,6 +1,6 @@
 //! Every tool of a server as a typed operation: its spec, and a function that runs it.
 //!
-//! `cargo run --example operations -- bridgehead demo-server`, or any other command that runs an MCP server
+//! `cargo run -p bridgehead --example operations -- bridgehead demo-server`, or any other command that runs an MCP server
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;

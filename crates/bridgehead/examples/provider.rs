@@ -1,6 +1,6 @@
 //! A server as a provider of tools for an agent: initialise, check its health, execute, terminate.
 //!
-//! `cargo run --example provider -- bridgehead demo-server`, or any other command or URL of an MCP server that has a tool
+//! `cargo run -p bridgehead --example provider -- bridgehead demo-server`, or any other command or URL of an MCP server that has a tool
 //! `add`. Each call gets its own process. The helper processes for that are this program started again, so `main` first
 //! checks whether it was started as a helper.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
@@ -26,8 +26,7 @@ pub(crate) async fn run(command: &str, arguments: &[String]) -> Result<Value, Bo
     for (name, _) in provider.tools() {
         println!("offers {name}");
     }
-    let invocation =
-        Invocation { tool: "demo__add".to_owned(), arguments: json!({"a": 1, "b": 2}), timeout: None };
+    let invocation = Invocation::new("demo__add", json!({"a": 1, "b": 2}));
     let executed = provider.execute(&invocation, CorrelationId::mint()).await;
     provider.terminate().await;
     let executed = executed?;

@@ -1,27 +1,37 @@
 //! A tool written in Rust, served and called within one process.
 //!
-//! Run it with `cargo run --example rust_tool`.
+//! Run it with `cargo run -p bridgehead --example rust_tool`.
 
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
-use bridgehead::{NativeTool, Server, ToolFailure, Transport};
+use bridgehead::{NativeTool, Server, ToolContext, Transport};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-/// A tool that counts the words of a text.
+#[derive(Deserialize, JsonSchema)]
+struct CountWords {
+    /// The text to count in.
+    text: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Counted {
+    words: usize,
+}
+
+/// A tool that counts the words of a text. Its schemas come from the two types.
 fn count_words() -> NativeTool {
-    let input = json!({
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-    });
-    NativeTool::new("count_words", "Counts the words of a text.", input, |arguments, _context| async move {
-        let text = arguments["text"].as_str().ok_or_else(|| ToolFailure::new("no text"))?;
-        Ok(json!({"words": text.split_whitespace().count()}))
-    })
-    .data_schema(json!({"type": "object", "properties": {"words": {"type": "integer"}}}))
-    .read_only()
-    .concurrent()
+    let handler = |asked: CountWords, cx: ToolContext| async move {
+        let mut words = 0;
+        for (number, line) in asked.text.lines().enumerate() {
+            words += line.split_whitespace().count();
+            cx.progress(number as f64 + 1.0, None, None);
+        }
+        Ok(Counted { words })
+    };
+    NativeTool::typed("count_words", "Counts the words of a text.", handler).read_only().concurrent()
 }
 
 /// Builds the server, calls the tool over a pair of pipes, stops the server and returns the tool's answer.

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bridgehead_config::Secret;
-use bridgehead_front::{Api, Token, serve_control};
+pub(crate) use bridgehead_front::Api;
+use bridgehead_front::{Token, serve_control};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;

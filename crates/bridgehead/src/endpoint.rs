@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use bridgehead_config::{HttpSettings, Network, Server, ServerName, TokenSource};
+use bridgehead_config::{HttpSettings, Network, ServerConfig, ServerName, TokenSource};
 
 /// A confined server could call the gateway that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum Exposed {
 }
 
 /// Fails if a confined server could call the endpoint.
-pub fn check_endpoint(servers: &[Server], http: &HttpSettings) -> Result<(), Exposed> {
+pub fn check_endpoint(servers: &[ServerConfig], http: &HttpSettings) -> Result<(), Exposed> {
     let confined = servers.iter().filter_map(|server| match &server.confinement {
         Some(confinement) if confinement.network == Network::Full => Some((server, confinement)),
         _ => None,
@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
 
-    fn server(confinement: Option<Confinement>) -> Server {
+    fn server(confinement: Option<Confinement>) -> ServerConfig {
         let launch = Launch::Stdio(Stdio::new("x", ["y"]));
-        let mut server = Server::new("walled".parse().unwrap(), launch, &GatewaySettings::default());
+        let mut server = ServerConfig::new("walled".parse().unwrap(), launch, &GatewaySettings::default());
         server.confinement = confinement;
         server
     }

@@ -6,7 +6,24 @@
 //! prints and never ends the process; only the binary does. The exception is a process that was started as a helper, see
 //! [`main_if_asked`].
 //!
-//! ```
+//! Nothing is built by default. Choose the features that you need:
+//!
+//! | feature | what it gives |
+//! |---|---|
+//! | `bridge` | one connection to one server, and calls over it |
+//! | `provider` | one server as a provider of tools for an agent; includes `bridge` |
+//! | `tools` | [the tools of many servers](tools), called from this program; includes `bridge` |
+//! | `typed` | tools whose schemas come from Rust types; includes `tools` |
+//! | `server` | a gateway that serves clients, over stdio or in memory; includes `tools` |
+//! | `http` | remote servers, over HTTP and WebSocket; with `server` also clients over HTTP, and operators |
+//! | `audit-sqlite` | the record of calls in SQLite files, with signed checkpoints |
+//! | `sandbox` | the confinement of servers |
+//! | `config-files` | configuration files, and the variables that change them |
+//!
+//! A configuration that needs a missing feature is refused, with an error that names the feature.
+//!
+#![cfg_attr(feature = "server", doc = "```")]
+#![cfg_attr(not(feature = "server"), doc = "```ignore")]
 //! use bridgehead::{NativeTool, Server, Transport};
 //! use serde_json::json;
 //!
@@ -27,36 +44,91 @@
 //! # }
 //! ```
 
+#[cfg(all(feature = "server", feature = "http"))]
 pub mod control;
+#[cfg(all(feature = "server", not(feature = "http")))]
+#[path = "no_control.rs"]
+mod control;
+#[cfg(feature = "server")]
 mod endpoint;
+#[cfg(feature = "server")]
 mod handlers;
+#[cfg(feature = "bridge")]
 mod helper;
+#[cfg(feature = "server")]
 mod running;
+#[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "tools")]
+pub mod tools;
+#[cfg(feature = "server")]
 mod transport;
 
 /// The record of calls: the store, its readers and its checks.
+#[cfg(feature = "audit-sqlite")]
 pub mod audit {
     pub use bridgehead_audit::*;
 }
 
-pub use bridgehead_audit::{
+pub use bridgehead_call::{
     About, AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Era, Exit, Moment,
     NoopSink, Outcome, SystemClock, Ticket,
 };
 pub use bridgehead_config as config;
-pub use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode};
+#[cfg(feature = "config-files")]
+pub use bridgehead_config::Config;
+pub use bridgehead_config::{GatewaySettings, HttpSettings, Mode};
+#[cfg(feature = "bridge")]
 pub use bridgehead_events as events;
+#[cfg(feature = "tools")]
 pub use bridgehead_gateway::{
-    Action, Allowance, Authorizer, CallError, CancelReason, Code, Decision, Followed, Follower, Gateway,
-    Limited, Limiter, LineSink, LineSource, LogLine, NativeTool, Need, Principal, PrincipalKind,
-    RegisterError, Registry, ReloadReport, Session, Thing, ToolContext, ToolFailure,
+    Action, Allowance, AskError, Authorizer, CancelReason, Decision, Elicitation, Followed, Follower,
+    Gateway, GatewayError, Level, Limited, Limiter, LineSink, LineSource, LogLine, NativePrompt,
+    NativeResource, NativeTool, Need, OfferedTool, Principal, PrincipalKind, PromptMessage, RegisterError,
+    Registry, ReloadReport, ResourceContents, Role, Root, ServerState, ServerStatus, Session, Thing,
+    ToolContext, ToolFailure,
 };
-pub use bridgehead_upstream::{bridge, credentials, provider};
+#[cfg(feature = "bridge")]
+pub use bridgehead_schema as schema;
+#[cfg(feature = "provider")]
+pub use bridgehead_upstream::provider;
+#[cfg(feature = "bridge")]
+pub use bridgehead_upstream::{bridge, credentials};
+#[cfg(feature = "bridge")]
+pub use bridgehead_wire::{Code, Fault, NotJson, Raw, RpcError, Traceparent};
+#[cfg(all(feature = "server", feature = "http"))]
 pub use control::Control;
+#[cfg(feature = "server")]
 pub use endpoint::{Exposed, check_endpoint};
+#[cfg(feature = "server")]
 pub use handlers::Signal;
+#[cfg(feature = "bridge")]
 pub use helper::main_if_asked;
+#[cfg(feature = "server")]
 pub use running::{DRAIN, Ending, RunError, Running};
+#[cfg(feature = "server")]
 pub use server::{Server, ServerOptions, StartError};
+#[cfg(feature = "server")]
 pub use transport::{ByteStream, Connecting, Transport};
+
+/// The code of the README and of the guides, which runs as tests.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/library/one-call.md")]
+    struct OneCall;
+
+    #[doc = include_str!("../../../docs/library/server.md")]
+    struct ServerInRust;
+
+    #[doc = include_str!("../../../docs/library/provider.md")]
+    struct Provider;
+
+    #[doc = include_str!("../../../docs/library/many-servers.md")]
+    struct ManyServers;
+
+    #[doc = include_str!("../../../docs/library/workflow-engine.md")]
+    struct WorkflowEngine;
+}

@@ -8,11 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bridgehead_audit::{AuditSink, Clock};
-use bridgehead_config::{Config, GatewaySettings, HttpSettings, Mode, Server as Upstream};
+use bridgehead_call::{AuditSink, Clock};
+#[cfg(feature = "config-files")]
+use bridgehead_config::Config;
+use bridgehead_config::{GatewaySettings, HttpSettings, Mode, ServerConfig};
+#[cfg(feature = "http")]
 use bridgehead_front::TokenError;
 use bridgehead_gateway::{
-    Authorizer, Gateway, Limiter, LineSink, NativeTool, Options, RegisterError, Registry,
+    Authorizer, Gateway, Limiter, LineSink, NativePrompt, NativeResource, NativeTool, Options, RegisterError,
+    Registry,
 };
 use bridgehead_upstream::credentials::CredentialSource;
 use futures_util::future::BoxFuture;
@@ -49,6 +53,7 @@ impl Default for ServerOptions {
 impl ServerOptions {
     /// Takes the gateway's settings and the servers of a configuration. Its `[http]` part takes effect through
     /// [`Transport::Http`].
+    #[cfg(feature = "config-files")]
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
         self.gateway.servers.clone_from(&config.servers);
@@ -62,14 +67,15 @@ impl ServerOptions {
     }
 
     /// Adds a server whose tools are offered.
-    pub fn upstream(mut self, server: Upstream) -> Self {
+    pub fn upstream(mut self, server: ServerConfig) -> Self {
         self.gateway.servers.push(server);
         self
     }
 
-    /// The environment from which servers get the few variables that every program needs; empty by default.
+    /// The environment from which servers get the few variables that every program needs. By default the start reads those
+    /// variables, and those that the servers' `inherit_env` name, from the process's own environment.
     pub fn environment(mut self, variables: BTreeMap<String, String>) -> Self {
-        self.gateway.environment = variables;
+        self.gateway.environment = Some(variables);
         self
     }
 
@@ -82,6 +88,18 @@ impl ServerOptions {
     /// Adds a Rust tool.
     pub fn register(mut self, tool: NativeTool) -> Self {
         self.gateway.tools.push(tool);
+        self
+    }
+
+    /// Adds a Rust prompt.
+    pub fn register_prompt(mut self, prompt: NativePrompt) -> Self {
+        self.gateway.prompts.push(prompt);
+        self
+    }
+
+    /// Adds a Rust resource or resource template.
+    pub fn register_resource(mut self, resource: NativeResource) -> Self {
+        self.gateway.resources.push(resource);
         self
     }
 
@@ -169,6 +187,7 @@ impl ServerOptions {
 
     /// Opens a control socket, so that `bridgehead status` and similar commands find this server; none by default. A socket
     /// that cannot be created is only a warning.
+    #[cfg(feature = "http")]
     pub fn control(mut self, control: Control) -> Self {
         self.control = Some(control);
         self
@@ -229,6 +248,7 @@ pub enum StartError {
         error: io::Error,
     },
     /// There is no usable bearer token.
+    #[cfg(feature = "http")]
     #[error(transparent)]
     Token(#[from] TokenError),
     /// A confined server could call the gateway over HTTP.
@@ -300,6 +320,22 @@ impl Server {
     /// If the tool cannot be registered. Then nothing changes.
     pub fn register(&self, tool: NativeTool) -> Result<(), RegisterError> {
         self.gateway.register(tool)
+    }
+
+    /// Offers another Rust prompt from now on. Clients are notified that the list has changed.
+    ///
+    /// # Errors
+    /// If the prompt cannot be registered. Then nothing changes.
+    pub fn register_prompt(&self, prompt: NativePrompt) -> Result<(), RegisterError> {
+        self.gateway.register_prompt(prompt)
+    }
+
+    /// Offers another Rust resource or resource template from now on. Clients are notified that the list has changed.
+    ///
+    /// # Errors
+    /// If the resource cannot be registered. Then nothing changes.
+    pub fn register_resource(&self, resource: NativeResource) -> Result<(), RegisterError> {
+        self.gateway.register_resource(resource)
     }
 
     /// Connects the transports, then starts the upstreams in the background, so that clients get answers immediately.

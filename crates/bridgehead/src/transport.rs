@@ -4,14 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use bridgehead_config::{HttpSettings, TokenSource};
-use bridgehead_front::{Api, LineOptions, Token, resolve_token, serve_client, serve_http};
-use bridgehead_gateway::{Gateway, Principal, Transport as Kind};
+use bridgehead_config::HttpSettings;
+#[cfg(feature = "http")]
+use bridgehead_config::TokenSource;
+use bridgehead_front::{LineOptions, serve_client};
+#[cfg(feature = "http")]
+use bridgehead_front::{Token, resolve_token, serve_http};
+use bridgehead_gateway::{ClientTransport, Gateway, Principal};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+#[cfg(feature = "http")]
 use tokio::net::TcpListener;
+#[cfg(feature = "http")]
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
+use crate::control::Api;
 use crate::server::StartError;
 
 /// Both directions of a connection.
@@ -27,6 +34,7 @@ pub enum Transport {
     /// One client on this process's stdin and stdout.
     Stdio,
     /// Any number of clients over streamable HTTP.
+    #[cfg(feature = "http")]
     Http(Box<HttpSettings>),
     /// One client in this process, on the other end of the pair.
     Memory(DuplexStream),
@@ -44,6 +52,7 @@ impl Transport {
     }
 
     /// A [`Transport::Http`] with these settings.
+    #[cfg(feature = "http")]
     pub fn http(settings: HttpSettings) -> Self {
         Self::Http(Box::new(settings))
     }
@@ -51,6 +60,7 @@ impl Transport {
     /// The settings, if this is HTTP.
     pub(crate) fn http_settings(&self) -> Option<&HttpSettings> {
         match self {
+            #[cfg(feature = "http")]
             Self::Http(settings) => Some(settings),
             Self::Stdio | Self::Memory(_) | Self::Deferred(_) => None,
         }
@@ -62,10 +72,11 @@ impl Transport {
             Self::Stdio => Ok(Connected::Lines {
                 reader: Box::new(tokio::io::stdin()),
                 writer: Box::new(tokio::io::stdout()),
-                kind: Kind::Stdio,
+                kind: ClientTransport::Stdio,
             }),
             Self::Memory(stream) => Ok(Connected::lines(stream)),
             Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
+            #[cfg(feature = "http")]
             Self::Http(mut settings) => {
                 let token = match settings.token {
                     // On another thread, so that the startup timeout also works if the file system hangs.
@@ -90,6 +101,7 @@ impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Stdio => "Stdio",
+            #[cfg(feature = "http")]
             Self::Http(_) => "Http",
             Self::Memory(_) => "Memory",
             Self::Deferred(_) => "Deferred",
@@ -102,25 +114,23 @@ pub(crate) enum Connected {
     Lines {
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
-        kind: Kind,
+        kind: ClientTransport,
     },
-    Http {
-        listener: TcpListener,
-        settings: Box<HttpSettings>,
-        token: Option<Token>,
-    },
+    #[cfg(feature = "http")]
+    Http { listener: TcpListener, settings: Box<HttpSettings>, token: Option<Token> },
 }
 
 impl Connected {
     fn lines(stream: impl ByteStream) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self::Lines { reader: Box::new(reader), writer: Box::new(writer), kind: Kind::Memory }
+        Self::Lines { reader: Box::new(reader), writer: Box::new(writer), kind: ClientTransport::Memory }
     }
 
     /// The address it listens on, if any.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Lines { .. } => None,
+            #[cfg(feature = "http")]
             Self::Http { settings, .. } => Some(settings.listen),
         }
     }
@@ -134,12 +144,16 @@ impl Connected {
         threads: usize,
         shutdown: CancellationToken,
     ) -> io::Result<()> {
+        // Only HTTP has an API and threads of its own.
+        #[cfg(not(feature = "http"))]
+        let _ = (api, threads);
         match self {
             Self::Lines { reader, writer, kind } => {
                 let options =
                     LineOptions { principal: Principal::local(), transport: kind, max_message_bytes };
                 serve_client(gateway, reader, writer, options, shutdown).await
             }
+            #[cfg(feature = "http")]
             Self::Http { listener, settings, token } => {
                 serve_http(gateway, listener, (settings, token), api, threads, shutdown).await
             }

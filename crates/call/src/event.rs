@@ -22,6 +22,7 @@ pub struct CorrelationId(uuid::Uuid);
 impl CorrelationId {
     /// A new id that no other call has.
     #[must_use]
+    #[inline]
     pub fn mint() -> Self {
         Self(uuid::Uuid::now_v7())
     }
@@ -74,7 +75,7 @@ pub struct Call {
     pub correlation: CorrelationId,
     /// The protocol era of the request.
     pub era: Era,
-    /// Where the request came in: `stdio`, `http` or `memory`.
+    /// Where the request came in: `stdio`, `http`, `memory`, or `library` for a call by the embedding program.
     pub transport: &'static str,
     /// Optional details.
     pub about: About,
@@ -292,6 +293,7 @@ impl Exit {
     ///
     /// Both moments must come from the same clock; only their monotonic readings count for the duration.
     #[must_use]
+    #[inline]
     pub fn new(call: &Call, entered: Moment, now: Moment, outcome: Outcome) -> Self {
         let elapsed = now.monotonic.saturating_sub(entered.monotonic);
         Self {

@@ -19,15 +19,14 @@ use std::time::Duration;
 
 use self::covered::Besides;
 use self::reach::Placed;
+use crate::configuration::{Config, Source};
 use crate::environment::{Environment, is_bearer_token};
 use crate::keys::KeyTable;
 use crate::mask::is_variable_name;
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{Queue, ServerName};
-use crate::settings::{
-    Config, GatewaySettings, HttpSettings, LocalUsers, Prefix, ResourceUris, Source, TokenSource,
-};
+use crate::settings::{GatewaySettings, HttpSettings, LocalUsers, Prefix, ResourceUris, TokenSource};
 use crate::tree::{Node, Span, Value};
 
 /// The file's surroundings: environment and folders.

@@ -6,7 +6,11 @@
 //!
 //! The only I/O is reading the named files; the process environment comes in as a map.
 //!
-//! ```
+//! Without the feature `files`, only the checked settings are here, for programs that make them in code. Without the feature
+//! `globs`, no [`ToolFilter`] has patterns.
+//!
+#![cfg_attr(feature = "files", doc = "```")]
+#![cfg_attr(not(feature = "files"), doc = "```ignore")]
 //! use std::collections::BTreeMap;
 //! use std::path::Path;
 //!
@@ -23,43 +27,69 @@
 //! # }
 //! ```
 
+#[cfg(feature = "files")]
 mod check;
+#[cfg(feature = "files")]
+mod configuration;
+#[cfg(feature = "files")]
 mod diagnostic;
+#[cfg(feature = "files")]
 mod env_file;
+#[cfg(feature = "files")]
 pub mod environment;
+#[cfg(feature = "globs")]
 mod filter;
+#[cfg(not(feature = "globs"))]
+#[path = "no_filter.rs"]
+mod filter;
+#[cfg(feature = "files")]
 mod interpolate;
+#[cfg(feature = "files")]
 pub mod keys;
+#[cfg(feature = "files")]
 mod load;
+#[cfg(feature = "files")]
 mod mask;
 mod proxy;
+#[cfg(feature = "files")]
 mod reference;
 mod roots;
+#[cfg(feature = "files")]
 mod schema;
 mod secret;
+#[cfg(feature = "files")]
 mod section;
 mod server;
 mod settings;
+#[cfg(feature = "files")]
 mod trail;
+#[cfg(feature = "files")]
 mod tree;
 mod url;
 
+#[cfg(feature = "files")]
+pub use configuration::{Config, Source};
+#[cfg(feature = "files")]
 pub use diagnostic::{ConfigError, Diagnostic, Severity};
+#[cfg(feature = "files")]
 pub use environment::Environment;
 pub use filter::ToolFilter;
+#[cfg(feature = "files")]
 pub use load::{Found, Origin, load, load_text, locate, read_text};
 pub use proxy::{InvalidProxy, Proxy};
+#[cfg(feature = "files")]
 pub use reference::reference;
 pub use roots::Roots;
+#[cfg(feature = "files")]
 pub use schema::json_schema;
 pub use secret::Secret;
 pub use server::{
-    Confinement, EraChoice, FileAccess, HealthProbe, Interactive, InvalidServerName, Isolation, Launch,
-    Limits, Network, OnMissing, Output, Profile, Queue, Remote, Requirement, Retry, Server, ServerName,
-    Stdio, ToolOverride, Transport,
+    Confinement, EraChoice, FileAccess, HealthProbe, Interactive, InvalidServer, InvalidServerName,
+    Isolation, Launch, Limits, Network, OnMissing, Output, Profile, Queue, Remote, RemoteTransport,
+    Requirement, Retry, ServerConfig, ServerName, Stdio, ToolOverride,
 };
 pub use settings::{
-    AuditPayloads, AuditSettings, AuditStore, Config, GatewaySettings, HttpSettings, LocalUsers, LogLevel,
-    Mode, Prefix, ResourceUris, Source, TokenSource, UnknownWord,
+    AuditPayloads, AuditSettings, AuditStore, GatewaySettings, HttpSettings, LocalUsers, LogLevel, Mode,
+    Prefix, ResourceUris, TokenSource, UnknownWord,
 };
 pub use url::{InvalidUrl, Url};

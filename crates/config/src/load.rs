@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::check::{self, SERVER_MAPS, World};
+use crate::configuration::Config;
 use crate::diagnostic::{ConfigError, Diagnostic, Severity, SourceText};
 use crate::environment::{self, Environment};
 use crate::mask::Mask;
 use crate::section::Findings;
-use crate::settings::{Config, TokenSource};
+use crate::settings::TokenSource;
 use crate::tree::{self, Node, SyntaxError};
 
 /// A configuration that may be used.

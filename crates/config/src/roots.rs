@@ -1,5 +1,6 @@
 //! The answer to a server that asks for roots.
 
+#[cfg(feature = "files")]
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ impl Roots {
 }
 
 /// The `file://` URI of a file or folder.
+#[cfg(feature = "files")]
 pub(crate) fn file_uri(path: &Path) -> String {
     let mut uri = String::from("file://");
     for byte in path.as_os_str().as_encoded_bytes() {

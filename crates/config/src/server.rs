@@ -12,7 +12,7 @@ use crate::proxy::Proxy;
 use crate::roots::Roots;
 use crate::secret::Secret;
 use crate::settings::GatewaySettings;
-use crate::url::Url;
+use crate::url::{InvalidUrl, Url};
 
 /// The name of a server: 1 to 64 characters of `A-Z a-z 0-9 _ . -`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,9 +23,20 @@ pub struct ServerName(Arc<str>);
 #[error("`{0}` is not a server name")]
 pub struct InvalidServerName(String);
 
+/// A name or an address that no server can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidServer {
+    /// The name.
+    #[error("{0}: use 1 to 64 of the characters A-Z a-z 0-9 _ . -")]
+    Name(#[from] InvalidServerName),
+    /// The address.
+    #[error("the address is not valid: {0}")]
+    Url(#[from] InvalidUrl),
+}
+
 /// One server behind the gateway.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Server {
+pub struct ServerConfig {
     /// Its name, which is also the namespace of its tools.
     pub name: ServerName,
     /// How it is reached.
@@ -152,7 +163,10 @@ impl Profile {
             Self::Workspace => "workspace",
         }
     }
+}
 
+#[cfg(feature = "files")]
+impl Profile {
     /// Whether it has no effect without a working folder.
     pub(crate) const fn needs_folder(self) -> bool {
         matches!(self, Self::OfflineWorkspace | Self::Workspace)
@@ -366,7 +380,7 @@ pub struct Remote {
     /// Its address.
     pub url: Url,
     /// The transport that it speaks.
-    pub transport: Transport,
+    pub transport: RemoteTransport,
     /// Headers sent with every request, sorted by name.
     pub headers: BTreeMap<String, Secret>,
     /// The proxy to reach it through; a direct connection, if absent.
@@ -377,7 +391,7 @@ pub struct Remote {
 
 /// How messages travel to a remote server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+pub enum RemoteTransport {
     /// Streamable HTTP, or HTTP+SSE if the server refuses it.
     Probe,
     /// Streamable HTTP, of either era.
@@ -439,6 +453,7 @@ impl ServerName {
     }
 
     /// The name with a number at its end, for a name that is already taken.
+    #[cfg(feature = "files")]
     pub(crate) fn numbered(&self, number: usize) -> Self {
         let end = format!("_{number}");
         let kept = self.0.len().min(Self::LONGEST - end.len());
@@ -462,16 +477,40 @@ impl fmt::Display for ServerName {
 }
 
 impl AsRef<str> for ServerName {
+    #[inline]
     fn as_ref(&self) -> &str {
         &self.0
     }
 }
 
-impl Server {
+impl ServerConfig {
     /// The limits of a call of this tool: the tool's own, or else its server's.
     #[must_use]
+    #[inline]
     pub fn limits_of(&self, tool: &str) -> Limits {
         self.tools.get(tool).map_or(self.limits, |own| own.limits.or(self.limits))
+    }
+
+    /// A program to run, with all defaults.
+    ///
+    /// # Errors
+    /// If the name is not valid.
+    pub fn program(
+        name: &str,
+        command: impl Into<String>,
+        args: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, InvalidServer> {
+        let launch = Launch::Stdio(Stdio::new(command, args));
+        Ok(Self::new(name.parse()?, launch, &GatewaySettings::default()))
+    }
+
+    /// A server at an address, with all defaults. Its transport is detected.
+    ///
+    /// # Errors
+    /// If the name or the address is not valid.
+    pub fn remote(name: &str, url: &str) -> Result<Self, InvalidServer> {
+        let launch = Launch::Remote(Remote::new(url.parse()?));
+        Ok(Self::new(name.parse()?, launch, &GatewaySettings::default()))
     }
 
     /// A server with the defaults of the gateway, for embedders and the demo.
@@ -511,7 +550,7 @@ impl Server {
 impl Remote {
     /// A server at `url` whose transport is detected: no extra headers, no proxy, redirects not followed.
     pub fn new(url: Url) -> Self {
-        let transport = if url.is_web_socket() { Transport::WebSocket } else { Transport::Probe };
+        let transport = if url.is_web_socket() { RemoteTransport::WebSocket } else { RemoteTransport::Probe };
         Self { url, transport, headers: BTreeMap::new(), proxy: None, follow_redirects: false }
     }
 }

@@ -1,6 +1,5 @@
-//! The checked configuration. Nothing downstream validates it again.
+//! The checked settings of a gateway. Nothing downstream validates them again.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -9,42 +8,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::diagnostic::Diagnostic;
 use crate::secret::Secret;
-use crate::server::{Server, ServerName};
 use bridgehead_wire::Rules;
-
-/// A whole configuration, ready to be used.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Where it came from.
-    pub source: Source,
-    /// How the gateway runs calls.
-    pub gateway: GatewaySettings,
-    /// How clients reach the gateway over HTTP.
-    pub http: HttpSettings,
-    /// What the audit record holds, and where it is kept.
-    pub audit: AuditSettings,
-    /// The servers in the order of the file, without the disabled ones.
-    pub servers: Vec<Server>,
-    /// The servers that the file turns off.
-    pub disabled: Vec<ServerName>,
-    /// The names of all variables that the file interpolates.
-    pub interpolated: BTreeSet<String>,
-    /// Findings that do not prevent the use of the configuration.
-    pub warnings: Vec<Diagnostic>,
-}
-
-/// Where a configuration came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// Our own format.
-    Toml(PathBuf),
-    /// The `mcpServers` file of a client.
-    ClientJson(PathBuf),
-    /// No file: the demo.
-    Demo,
-}
 
 /// What the gateway offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -267,22 +232,6 @@ pub enum AuditPayloads {
     None,
 }
 
-impl Config {
-    /// A configuration without a file: all defaults and no server.
-    pub fn demo() -> Self {
-        Self {
-            source: Source::Demo,
-            gateway: GatewaySettings::default(),
-            http: HttpSettings::default(),
-            audit: AuditSettings::default(),
-            servers: Vec::new(),
-            disabled: Vec::new(),
-            interpolated: BTreeSet::new(),
-            warnings: Vec::new(),
-        }
-    }
-}
-
 impl Mode {
     /// The mode as it is written.
     pub fn as_str(self) -> &'static str {
@@ -424,7 +373,7 @@ mod tests {
     /// PIPE-9: the default timeouts of a call.
     #[test]
     fn defaults_of_a_call() {
-        let gateway = Config::demo().gateway;
+        let gateway = GatewaySettings::default();
         assert_eq!(gateway.request_timeout, Duration::from_secs(300));
         assert_eq!(gateway.max_total, Duration::from_secs(3600));
         assert_eq!(gateway.startup_timeout, Duration::from_secs(30));

@@ -17,7 +17,7 @@ fn config(text: &str) -> Config {
 
 /// One line per server: its name, and its command line or the reason why it has none.
 fn summary(config: &Config) -> Vec<String> {
-    let line = |server: &bridgehead_config::Server| match &server.launch {
+    let line = |server: &bridgehead_config::ServerConfig| match &server.launch {
         Launch::Stdio(stdio) => {
             let env: Vec<_> =
                 stdio.env.iter().map(|(name, value)| format!("{name}={}", value.expose())).collect();

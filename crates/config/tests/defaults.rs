@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bridgehead_config::{
     Config, Environment, EraChoice, GatewaySettings, HealthProbe, Isolation, Launch, Limits, Output, Queue,
-    Retry, Server, Stdio, load,
+    Retry, ServerConfig, Stdio, load,
 };
 
 #[track_caller]
@@ -19,7 +19,7 @@ fn config(text: &str) -> Config {
 
 /// The one server of a file.
 #[track_caller]
-fn server(keys: &str) -> Server {
+fn server(keys: &str) -> ServerConfig {
     config(&format!("[servers.a]\ncommand = \"x\"\n{keys}")).servers.remove(0)
 }
 
@@ -33,7 +33,7 @@ const fn milliseconds(count: u64) -> Duration {
 #[test]
 fn defaults_of_a_server() {
     let launch = Launch::Stdio(Stdio::new("x", [""; 0]));
-    let embedded = Server::new("a".parse().unwrap(), launch, &GatewaySettings::default());
+    let embedded = ServerConfig::new("a".parse().unwrap(), launch, &GatewaySettings::default());
     for server in [server(""), embedded] {
         assert_eq!((server.isolation, server.idle_timeout, server.lazy), (Isolation::Shared, None, false));
         assert_eq!((server.restart, server.jitter), (true, true));
@@ -71,7 +71,7 @@ fn how_many_are_launched_at_once() {
 #[test]
 fn what_is_said_of_a_server_holds() {
     #[track_caller]
-    fn check(keys: &str, set: impl FnOnce(&mut Server)) {
+    fn check(keys: &str, set: impl FnOnce(&mut ServerConfig)) {
         let mut expected = server("");
         set(&mut expected);
         assert_eq!(format!("{:?}", server(keys)), format!("{expected:?}"), "{keys}");

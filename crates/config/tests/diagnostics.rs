@@ -55,6 +55,8 @@ fn a_key_like_no_other_gets_the_list() {
     ");
 }
 
+/// WORD-1: all mistakes are reported at once, each with the thing, the place and the cure, and without a path of the repository.
+/// `refused` checks this for every mistake in these tests.
 #[test]
 fn several_mistakes_are_told_in_one_go() {
     let text = r#"

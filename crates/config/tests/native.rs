@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bridgehead_config::{
     AuditPayloads, AuditStore, Config, ConfigError, Environment, EraChoice, HealthProbe, Interactive,
-    Isolation, Launch, Limits, LocalUsers, Mode, Output, Prefix, Queue, Retry, Server, Source, Stdio,
-    TokenSource, Transport, load,
+    Isolation, Launch, Limits, LocalUsers, Mode, Output, Prefix, Queue, RemoteTransport, Retry, ServerConfig,
+    Source, Stdio, TokenSource, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -33,7 +33,7 @@ fn config(text: &str) -> Config {
 }
 
 #[track_caller]
-fn stdio(server: &Server) -> &Stdio {
+fn stdio(server: &ServerConfig) -> &Stdio {
     match &server.launch {
         Launch::Stdio(stdio) => stdio,
         Launch::Unusable { reason } => panic!("{}: {reason}", server.name),
@@ -42,7 +42,7 @@ fn stdio(server: &Server) -> &Stdio {
 }
 
 #[track_caller]
-fn reason(server: &Server) -> &str {
+fn reason(server: &ServerConfig) -> &str {
     match &server.launch {
         Launch::Unusable { reason } => reason,
         Launch::Stdio(stdio) => panic!("{}: {stdio:?}", server.name),
@@ -450,7 +450,7 @@ fn what_a_server_is_probed_with() {
 #[test]
 fn types_of_remote_servers() {
     #[track_caller]
-    fn check(lines: &str, expected: Transport) {
+    fn check(lines: &str, expected: RemoteTransport) {
         let config = config(&format!("[servers.a]\n{lines}"));
         match &config.servers[0].launch {
             Launch::Remote(remote) => assert_eq!(remote.transport, expected, "{lines}"),
@@ -458,13 +458,13 @@ fn types_of_remote_servers() {
         }
     }
     for name in ["http", "streamable-http", "streamableHttp", "streamable_http"] {
-        check(&format!("type = \"{name}\"\nurl = \"http://h/mcp\""), Transport::Http);
+        check(&format!("type = \"{name}\"\nurl = \"http://h/mcp\""), RemoteTransport::Http);
     }
-    check("type = \"sse\"\nurl = \"https://h/sse\"", Transport::Sse);
-    check("type = \"websocket\"\nurl = \"ws://h/\"", Transport::WebSocket);
-    check("type = \"ws\"\nurl = \"wss://h/\"", Transport::WebSocket);
-    check("url = \"wss://h/\"", Transport::WebSocket);
-    check("url = \"http://h:1/mcp\"", Transport::Probe);
+    check("type = \"sse\"\nurl = \"https://h/sse\"", RemoteTransport::Sse);
+    check("type = \"websocket\"\nurl = \"ws://h/\"", RemoteTransport::WebSocket);
+    check("type = \"ws\"\nurl = \"wss://h/\"", RemoteTransport::WebSocket);
+    check("url = \"wss://h/\"", RemoteTransport::WebSocket);
+    check("url = \"http://h:1/mcp\"", RemoteTransport::Probe);
 }
 
 /// LINK-2: headers take variables like `env`, and neither headers nor the address show their values.
@@ -542,7 +542,7 @@ fn local_users_are_a_word_or_a_list() {
 #[test]
 fn words_of_a_server_mean_what_they_say() {
     #[track_caller]
-    fn check(keys: &str, holds: impl Fn(&Server) -> bool) {
+    fn check(keys: &str, holds: impl Fn(&ServerConfig) -> bool) {
         let config = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}"));
         assert!(holds(&config.servers[0]), "{keys}: {:?}", config.servers[0]);
     }

@@ -79,6 +79,7 @@ impl Bus {
 
     /// Whether there is a subscriber. Without one, there is no need to build an event.
     #[must_use]
+    #[inline]
     pub fn is_watched(&self) -> bool {
         self.0.watchers.load(Ordering::Acquire) > 0
     }

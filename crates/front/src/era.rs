@@ -90,11 +90,13 @@ impl Reading {
     }
 
     /// The parameters, where they are an object.
+    #[cfg(feature = "http")]
     pub(crate) fn params(&self) -> Option<&Object> {
         self.params.as_ref().ok()
     }
 
     /// Whether the client wants progress notifications.
+    #[cfg(feature = "http")]
     pub(crate) fn wants_progress(&self) -> bool {
         self.meta.as_ref().is_ok_and(|meta| meta.progress_token.is_some())
     }

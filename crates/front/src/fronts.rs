@@ -6,19 +6,24 @@
 
 use std::io;
 
+#[cfg(feature = "http")]
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::{Caller, ClientRequest, Gateway, ProgressSink};
 use bridgehead_wire::{RpcError, Spliced};
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
+#[cfg(feature = "http")]
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "http")]
 use crate::http::{Api, Workers, authenticator, router, serve, serve_socket};
 use crate::stdio::{LineOptions, serve_lines};
+#[cfg(feature = "http")]
 use crate::token::Token;
 
 /// Serves HTTP clients and, under its path, the operators' API, on `threads` threads. Ends after `shutdown`.
+#[cfg(feature = "http")]
 pub fn serve_http(
     gateway: Gateway,
     listener: TcpListener,
@@ -48,6 +53,7 @@ pub fn serve_client(
 
 /// Serves operators and clients of the gateway's own user on the control socket. The mode of the socket's file controls access: no
 /// browser and no other user can open it. So neither host names nor a token are checked.
+#[cfg(feature = "http")]
 pub fn serve_control(
     gateway: Gateway,
     listener: UnixListener,

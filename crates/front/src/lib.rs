@@ -9,17 +9,23 @@
 mod backend;
 mod era;
 mod fronts;
+#[cfg(feature = "http")]
 mod http;
 mod inflight;
 mod panics;
 mod stdio;
+#[cfg(feature = "http")]
 mod token;
 
 pub use backend::Backend;
-pub use fronts::{answer, serve_client, serve_control, serve_http};
+pub use fronts::{answer, serve_client};
+#[cfg(feature = "http")]
+pub use fronts::{serve_control, serve_http};
+#[cfg(feature = "http")]
 pub use http::{
     API, Api, Authenticating, Authenticator, Body, ENDPOINT, HEALTH, Peer, Refusal, Routes, Workers,
     authenticator, router, serve, serve_socket,
 };
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
+#[cfg(feature = "http")]
 pub use token::{Token, TokenError, resolve_token};

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bridgehead_gateway::{
-    Caller, ClientRequest, Feed, OpenQuestions, Outlet, Principal, ProgressSink, Questioner, Session,
-    Transport,
+    Caller, ClientRequest, ClientTransport, Feed, OpenQuestions, Outlet, Principal, ProgressSink, Questioner,
+    Session,
 };
 use bridgehead_lines::{LineReader, Outbox};
 use bridgehead_wire::held::{Account, Budget, Reservation, SMALL};
@@ -56,7 +56,7 @@ pub struct LineOptions {
     /// Who it is.
     pub principal: Principal,
     /// What kind of lines these are.
-    pub transport: Transport,
+    pub transport: ClientTransport,
     /// The longest line that is accepted.
     pub max_message_bytes: usize,
 }

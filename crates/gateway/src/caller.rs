@@ -1,5 +1,6 @@
 //! Who makes a request, in which protocol revision, and what the request is.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
@@ -14,22 +15,25 @@ use crate::life::session::Session;
 
 /// How the client reaches us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Transport {
+pub enum ClientTransport {
     /// Lines on stdin and stdout.
     Stdio,
     /// Streamable HTTP.
     Http,
     /// A pair of pipes inside this process.
     Memory,
+    /// None: the program that embeds the gateway calls its functions.
+    Library,
 }
 
-impl Transport {
+impl ClientTransport {
     /// The name in the audit record.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stdio => "stdio",
             Self::Http => "http",
             Self::Memory => "memory",
+            Self::Library => "library",
         }
     }
 }
@@ -42,7 +46,7 @@ pub struct Caller {
     /// The revision this message speaks; for a legacy client the one negotiated at `initialize`.
     pub revision: Revision,
     /// How the request arrived.
-    pub transport: Transport,
+    pub transport: ClientTransport,
     /// The session; server processes that are not shared belong to it.
     pub session: Session,
     /// Asks the client something during its call; `None` if the client cannot be asked.
@@ -64,6 +68,7 @@ impl Caller {
     }
 
     /// Whether the client may get notifications before the answer to a request.
+    #[inline]
     pub fn wants_notes(&self, request: &ClientRequest) -> bool {
         request.meta.progress_token.is_some()
             || request.method == Method::Listen
@@ -75,7 +80,14 @@ impl Caller {
         self.session.client(self.era(), &request.meta)
     }
 
+    /// Whether a server's question reaches the client while its call is open. Any other client is asked through the result
+    /// of its request, and answers with the next one.
+    pub(crate) fn is_asked_in_call(&self) -> bool {
+        self.era() == Era::Legacy || self.transport == ClientTransport::Library
+    }
+
     /// What the client can be asked during its call.
+    #[inline]
     pub fn abilities(&self) -> Abilities {
         self.questioner.as_ref().map_or(Abilities::NONE, Questioner::abilities)
     }
@@ -102,12 +114,13 @@ impl ClientRequest {
 
     /// What the client can be asked through the result of this request. `None` unless a modern client sent a
     /// request that it can repeat with a `requestState`: a legacy client is asked while it waits.
+    #[inline]
     pub(crate) fn parkable(&self, era: Era) -> Option<Abilities> {
         if era != Era::Modern || !self.method.may_ask() {
             return None;
         }
         let abilities = match &self.meta.client_capabilities {
-            Some(capabilities) if capabilities.as_str().len() > 2 => Abilities::declared(capabilities),
+            Some(capabilities) if capabilities.bytes().len() > 2 => Abilities::declared(capabilities),
             _ => Abilities::NONE,
         };
         (abilities.answers_any() || self.params.get("requestState").is_some()).then_some(abilities)
@@ -120,12 +133,24 @@ impl ClientRequest {
 #[derive(Debug, Clone)]
 pub struct ProgressSink(Reader);
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum Reader {
     /// To the request itself.
     Request(mpsc::Sender<Bytes>),
     /// To the request that currently waits for a parked call.
     Park(Arc<Park>),
+    /// To a function of the embedding program.
+    Function(Arc<dyn Fn(Bytes) -> bool + Send + Sync>),
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Request(_) => "Request",
+            Self::Park(_) => "Park",
+            Self::Function(_) => "Function",
+        })
+    }
 }
 
 impl ProgressSink {
@@ -133,6 +158,11 @@ impl ProgressSink {
     pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Bytes>) {
         let (sender, receiver) = mpsc::channel(capacity);
         (Self(Reader::Request(sender)), receiver)
+    }
+
+    /// A sink that hands each notification to a function, which must not block and says whether it had room.
+    pub fn function(take: impl Fn(Bytes) -> bool + Send + Sync + 'static) -> Self {
+        Self(Reader::Function(Arc::new(take)))
     }
 
     /// A sink to the request that waits for a parked call when a notification is sent.
@@ -143,7 +173,7 @@ impl ProgressSink {
     /// The progress token that the client knows: `first`, unless another request has resumed its call.
     pub(crate) fn token(&self, first: &Raw) -> Option<Raw> {
         match &self.0 {
-            Reader::Request(_) => Some(first.clone()),
+            Reader::Request(_) | Reader::Function(_) => Some(first.clone()),
             Reader::Park(park) => park.way().and_then(|way| way.token),
         }
     }
@@ -152,8 +182,8 @@ impl ProgressSink {
     pub async fn closed(&self) {
         match &self.0 {
             Reader::Request(sender) => sender.closed().await,
-            // Never resolves: the next request of the call may read again.
-            Reader::Park(_) => std::future::pending().await,
+            // Never resolves: the next request of the call may read again, and a function stays.
+            Reader::Park(_) | Reader::Function(_) => std::future::pending().await,
         }
     }
 
@@ -161,7 +191,7 @@ impl ProgressSink {
     pub async fn deliver(&self, notification: Bytes) -> bool {
         match &self.0 {
             Reader::Request(sender) => sender.send(notification).await.is_ok(),
-            Reader::Park(_) => self.send(notification),
+            Reader::Park(_) | Reader::Function(_) => self.send(notification),
         }
     }
 
@@ -170,6 +200,7 @@ impl ProgressSink {
         match &self.0 {
             Reader::Request(sender) => sender.try_send(notification).is_ok(),
             Reader::Park(park) => park.way().is_some_and(|way| way.sink.send(notification)),
+            Reader::Function(take) => take(notification),
         }
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_wire::{Code, Raw, Redactor, RpcError};
+use bridgehead_wire::{Code, Fault, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
 
-/// Why a call has no result.
+/// Why the gateway refused or failed a call; a limiter refuses with it too.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
-pub struct CallError {
+#[non_exhaustive]
+pub struct GatewayError {
     /// The stable code.
     pub code: Code,
     /// What happened, for people, without secrets.
@@ -22,7 +23,7 @@ pub struct CallError {
     pub server: Option<Arc<str>>,
 }
 
-impl CallError {
+impl GatewayError {
     /// A failure before the tool could run. The message may quote a server or a tool, so secrets are
     /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
@@ -49,6 +50,21 @@ impl CallError {
         Self { details, ..self }
     }
 
+    /// Whose fault it is.
+    pub const fn fault(&self) -> Fault {
+        self.code.fault()
+    }
+
+    /// Whether the same call may succeed later.
+    pub const fn retryable(&self) -> bool {
+        self.code.retryable()
+    }
+
+    /// Where to read about cause and cure.
+    pub fn hint(&self) -> String {
+        self.code.hint()
+    }
+
     /// `{ok: false, error}` for a client that gets the failure as a tool result; the hint is in the details.
     pub fn envelope(&self) -> Value {
         let mut details = match &self.details {
@@ -56,7 +72,7 @@ impl CallError {
             Some(other) => json!({"value": other}),
             None => json!({}),
         };
-        details["hint"] = json!(self.code.hint());
+        details["hint"] = json!(self.hint());
         json!({"ok": false, "error": {"code": self.code.as_str(), "message": self.message, "details": details}})
     }
 
@@ -72,12 +88,12 @@ impl CallError {
         let mut data = json!({
             "source": "gateway",
             "code": self.code.as_str(),
-            "retryable": self.code.retryable(),
+            "retryable": self.retryable(),
             "server": server.or(self.server.as_deref()),
             kind: name,
             "correlationId": correlation.to_string(),
             "mayHaveRun": self.may_have_run,
-            "hint": self.code.hint(),
+            "hint": self.hint(),
         });
         if let Some(details) = &self.details {
             data["details"] = details.clone();
@@ -94,7 +110,7 @@ mod tests {
     #[test]
     fn an_error_answers_what_whose_again_and_what_now() {
         let correlation = CorrelationId::mint();
-        let error = CallError::new(Code::ProviderCrashed, "gone").after_sending();
+        let error = GatewayError::new(Code::ProviderCrashed, "gone").after_sending();
         let rpc = error.to_rpc(-32603, Some("files"), ("tool", "files__read"), correlation);
         let body: Value = rpc.body().decode().unwrap();
         assert_eq!(

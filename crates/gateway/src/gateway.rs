@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use bridgehead_call::{AuditSink, Clock, NoopSink, SystemClock};
-use bridgehead_config::{GatewaySettings, Mode, Server};
+use bridgehead_config::{GatewaySettings, Mode, ServerConfig};
 use bridgehead_events::{Bus, Signals};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::credentials::CredentialSource;
@@ -29,15 +29,14 @@ use crate::access::views::Views;
 use crate::access::{Action, Authorizer, Decision, Limiter, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
-use crate::catalog::items::Owner;
 use crate::catalog::names::is_under;
-use crate::catalog::native::{NativeTool, RegisterError};
+use crate::catalog::native::{NativePrompt, NativeResource, NativeTool, Natives, RegisterError};
 use crate::catalog::offers::{Offers, is_prefixed};
-use crate::catalog::{Catalog, Registered, Shape};
+use crate::catalog::{Catalog, ResourceOwner, Shape};
 use crate::dialogue::park::{Park, ParkWay, Parks};
 use crate::dialogue::questioner::Questioner;
 use crate::dialogue::seal::{Seal, SealedFor};
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::feeds::Feeds;
 use crate::gate::{Call, Cancels, Gate, Limits, Subject, places};
 use crate::life::Run;
@@ -64,9 +63,10 @@ pub struct Options {
     /// The `[gateway]` settings.
     pub settings: GatewaySettings,
     /// The servers, in the order their tools are listed.
-    pub servers: Vec<Server>,
-    /// The environment from which servers get the few variables that every program needs.
-    pub environment: BTreeMap<String, String>,
+    pub servers: Vec<ServerConfig>,
+    /// The environment from which servers get the few variables that every program needs. If `None`, the start reads
+    /// those variables, and those that the servers' `inherit_env` name, from the process's own environment.
+    pub environment: Option<BTreeMap<String, String>>,
     /// Where calls are recorded.
     pub audit: Arc<dyn AuditSink>,
     /// The methods that are recorded besides those that always are.
@@ -85,6 +85,10 @@ pub struct Options {
     pub version: String,
     /// Rust tools besides the built-in ones.
     pub tools: Vec<NativeTool>,
+    /// Rust prompts.
+    pub prompts: Vec<NativePrompt>,
+    /// Rust resources and resource templates.
+    pub resources: Vec<NativeResource>,
     /// Receives the lines that servers write to standard error, and the gateway's lines about them.
     pub log_lines: Option<LineSink>,
     /// The registry in which running servers are shared; by default with every gateway of this process.
@@ -99,7 +103,7 @@ impl Default for Options {
         Self {
             settings: GatewaySettings::default(),
             servers: Vec::new(),
-            environment: BTreeMap::new(),
+            environment: None,
             audit: Arc::new(NoopSink),
             also_recorded: Vec::new(),
             authorizer: None,
@@ -109,6 +113,8 @@ impl Default for Options {
             boot: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             tools: Vec::new(),
+            prompts: Vec::new(),
+            resources: Vec::new(),
             log_lines: None,
             registry: Registry::of_this_process(),
             logger: None,
@@ -130,10 +136,28 @@ impl std::fmt::Debug for Options {
 pub struct OfferedTool {
     /// The name to call it by.
     pub name: Arc<str>,
+    /// The name that its server gives it.
+    pub own_name: String,
     /// The server it belongs to; `None` for the gateway's own.
     pub server: Option<Arc<str>>,
     /// Its entry in `tools/list`: the server's definition under the offered name.
     pub definition: Raw,
+}
+
+impl OfferedTool {
+    /// What it does, for the model.
+    pub fn description(&self) -> Option<String> {
+        self.member("description")?.to_text()
+    }
+
+    /// The schema of its arguments.
+    pub fn input_schema(&self) -> Option<Raw> {
+        self.member("inputSchema")
+    }
+
+    fn member(&self, name: &str) -> Option<Raw> {
+        Object::parse(&self.definition).ok()?.get(name)
+    }
 }
 
 /// The gateway. Clones share it.
@@ -146,8 +170,9 @@ pub(crate) struct Inner {
     pub(crate) version: String,
     boot: Duration,
     /// The servers of the current configuration.
-    pub(crate) servers: Mutex<Vec<Server>>,
-    pub(crate) environment: Arc<BTreeMap<String, String>>,
+    pub(crate) servers: Mutex<Vec<ServerConfig>>,
+    /// The environment that was given; the process's own, if `None`.
+    pub(crate) environment: Option<Arc<BTreeMap<String, String>>>,
     pub(crate) credentials: Option<CredentialSource>,
     pub(crate) registry: Registry,
     /// Set between start and stop.
@@ -159,8 +184,8 @@ pub(crate) struct Inner {
     /// Tools of removed servers, with the name of the server.
     pub(crate) gone: Mutex<HashMap<Arc<str>, Arc<str>>>,
     pub(crate) gate: Gate,
-    /// The Rust tools; changed only while `merging` is held.
-    pub(crate) natives: Mutex<Vec<Arc<Registered>>>,
+    /// What is written in Rust; changed only while `merging` is held.
+    pub(crate) natives: Mutex<Natives>,
     pub(crate) upstreams: RwLock<Vec<Upstream>>,
     pub(crate) queues: Queues,
     pub(crate) parks: Arc<Parks>,
@@ -189,7 +214,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Gateway {
-    /// Builds a gateway; refuses a Rust tool that cannot be registered.
+    /// Builds a gateway; refuses a Rust tool, prompt or resource that cannot be registered.
     pub fn new(options: Options) -> Result<Self, RegisterError> {
         let Options {
             settings,
@@ -204,6 +229,8 @@ impl Gateway {
             boot,
             version,
             tools,
+            prompts,
+            resources,
             log_lines,
             registry,
             logger,
@@ -218,6 +245,7 @@ impl Gateway {
             server_info,
             uris: settings.resource_uris,
             limits: Limits { silent: settings.request_timeout, total: settings.max_total },
+            question_timeout: settings.question_timeout,
             apart: places(),
             debug_errors: settings.debug_errors || settings.mode == Mode::Test,
             cancels: Cancels::default(),
@@ -231,15 +259,19 @@ impl Gateway {
                 true => vec![server_ping(gateway.clone()), server_health(gateway.clone())],
                 false => Vec::new(),
             };
-            let mut natives = Vec::with_capacity(builtin.len() + tools.len());
-            let mut all = builtin.into_iter().chain(tools);
-            refused = all.try_for_each(|tool| Registered::add(&mut natives, tool, settings.mode)).err();
+            let mut natives = Natives::default();
+            let mut tools = builtin.into_iter().chain(tools);
+            refused = tools
+                .try_for_each(|tool| natives.add_tool(tool, settings.mode))
+                .and_then(|()| prompts.into_iter().try_for_each(|prompt| natives.add_prompt(prompt)))
+                .and_then(|()| resources.into_iter().try_for_each(|resource| natives.add_resource(resource)))
+                .err();
             let catalog =
                 Catalog::merge(shape(&settings), &natives, &Offers::default(), &gate.server_info, None);
             Inner {
                 boot,
                 version,
-                environment: Arc::new(environment),
+                environment: environment.map(Arc::new),
                 credentials,
                 natives: Mutex::new(natives),
                 upstreams: RwLock::default(),
@@ -305,7 +337,8 @@ impl Gateway {
     /// Refuses a request whose params another parser could read differently. The refusal is recorded like any
     /// other.
     async fn refuse_ambiguous(&self, caller: &Caller, request: &ClientRequest, why: Ambiguous) -> RpcError {
-        let error = CallError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", request.method));
+        let error =
+            GatewayError::new(Code::InvalidParams, format!("`params` of `{}`: {why}", request.method));
         let call = Call::new(caller, request, None);
         let refused = RefusedRequest::new(request, error.clone());
         self.0.gate.pass(&call, &refused).await;
@@ -428,15 +461,19 @@ impl Gateway {
         self.0.catalog.load().instructions().and_then(Raw::to_text)
     }
 
+    /// The instructions of the servers and tools that a principal may use.
+    pub fn instructions_for(&self, principal: &Principal) -> Option<String> {
+        self.0.view(principal).instructions().and_then(Raw::to_text)
+    }
+
     /// The tools that clients see now, in list order. Answered from memory, without asking a server.
     pub fn list_tools(&self) -> Vec<OfferedTool> {
-        let catalog = self.0.catalog.load();
-        let offered = catalog.listed().map(|route| OfferedTool {
-            name: Arc::clone(&route.name),
-            server: route.server.clone(),
-            definition: route.definition.clone(),
-        });
-        offered.collect()
+        offered(&self.0.catalog.load())
+    }
+
+    /// The tools that a principal may use now, in list order. Answered from memory, without asking a server.
+    pub fn list_tools_for(&self, principal: &Principal) -> Vec<OfferedTool> {
+        offered(&self.0.view(principal))
     }
 
     /// The input schema of a tool, by its offered name; `None` for a tool that is unknown or hidden by the
@@ -448,6 +485,7 @@ impl Gateway {
     }
 
     /// The arguments of a tool that are also sent as `Mcp-Param-*` headers; empty for an unknown tool.
+    #[inline]
     pub fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
         static NONE: LazyLock<Arc<[HeaderParameter]>> = LazyLock::new(|| Arc::new([]));
         self.0.view(principal).route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
@@ -506,18 +544,24 @@ impl Inner {
         self.views.of(principal, self.catalog.load())
     }
 
-    /// The servers that a principal may ask for a resource, in order of preference.
-    pub(crate) fn owners(&self, principal: &Principal, uri: &str) -> Vec<Owner> {
+    /// Who has a resource, as far as a principal may use it.
+    pub(crate) fn resource_owner(&self, principal: &Principal, uri: &str) -> ResourceOwner {
         let view = self.view(principal);
-        let mut owners = view.owners(uri);
-        if let Some(authorizer) = self.views.authorizer() {
-            let name = view.own_uri(uri);
-            owners.retain(|owner| {
-                let thing = Thing { server: Some(&owner.server), name, read_only: true };
-                authorizer.decide(principal, Action::Read, thing) != Decision::Deny
-            });
+        let owner = view.resource_owner(uri);
+        let Some(authorizer) = self.views.authorizer() else { return owner };
+        let may_read = |server: Option<&str>, name: &str| {
+            let thing = Thing { server, name, read_only: true };
+            authorizer.decide(principal, Action::Read, thing) != Decision::Deny
+        };
+        match owner {
+            ResourceOwner::Native(native) if may_read(None, uri) => ResourceOwner::Native(native),
+            ResourceOwner::Native(_) => ResourceOwner::NOBODY,
+            ResourceOwner::Servers(mut servers) => {
+                let own = view.own_uri(uri);
+                servers.retain(|owner| may_read(Some(&owner.server), own));
+                ResourceOwner::Servers(servers)
+            }
         }
-        owners
     }
 
     /// Since the start, by the monotonic clock.
@@ -542,11 +586,11 @@ impl Inner {
 
     /// Why no tool or prompt of that name is offered. If its server is down, the client has to act
     /// differently than for a misspelled name.
-    pub(crate) fn why_unknown(&self, principal: &Principal, kind: &str, name: &str) -> CallError {
+    pub(crate) fn why_unknown(&self, principal: &Principal, kind: &str, name: &str) -> GatewayError {
         if let Some(server) = self.gone.lock().get(name) {
             let message =
                 format!("{kind} `{name}` is gone: server `{server}` was removed from the configuration");
-            return CallError::new(Code::RestartFailed, message).of_server(server);
+            return GatewayError::new(Code::RestartFailed, message).of_server(server);
         }
         let upstreams = self.upstreams.read();
         let owner = match upstreams.as_slice() {
@@ -588,7 +632,7 @@ impl Inner {
                 }
                 _ => return None,
             };
-            let error = CallError::new(code, format!("{kind} `{name}` {words}")).of_server(server.as_ref());
+            let error = GatewayError::new(code, format!("{kind} `{name}` {words}")).of_server(server.as_ref());
             Some(match code {
                 Code::SandboxUnavailable => error.with_details(&sandbox_setup()),
                 _ => error,
@@ -600,7 +644,7 @@ impl Inner {
                 true => String::new(),
                 false => format!("; did you mean `{}`?", near.join("` or `")),
             };
-            CallError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`{meant}"))
+            GatewayError::new(Code::ProviderToolUnknown, format!("no server offers {kind} `{name}`{meant}"))
         })
     }
 
@@ -624,8 +668,19 @@ impl Inner {
             self.changes.send_modify(|generation| *generation += 1);
             self.feeds.changed(changed);
         }
-        self.feeds.watch_again(|uri| self.watch(None, uri), |place| self.watch_task_again(place));
+        self.feeds.watch_again(|uri| self.watch_again(uri), |place| self.watch_task_again(place));
     }
+}
+
+/// The tools that a catalog lists.
+fn offered(catalog: &Catalog) -> Vec<OfferedTool> {
+    let offered = catalog.listed().map(|route| OfferedTool {
+        name: Arc::clone(&route.name),
+        own_name: route.thing().name.to_owned(),
+        server: route.server.clone(),
+        definition: route.definition.clone(),
+    });
+    offered.collect()
 }
 
 /// Splices the instructions in as they are: they are long and already encoded.
@@ -658,6 +713,7 @@ mod tests {
     #[test]
     fn options_hide_what_may_be_secret() {
         let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);
+        let environment = Some(environment);
         let options = Options { environment, version: "1.2.3".to_owned(), ..Options::default() };
         assert_eq!(format!("{options:?}"), r#"Options { version: "1.2.3", tools: [], .. }"#);
         let gateway = Gateway::new(options).unwrap();

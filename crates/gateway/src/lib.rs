@@ -21,15 +21,19 @@ pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
     Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,
 };
-pub use bridgehead_wire::{Code, Shape};
-pub use caller::{Caller, ClientRequest, ProgressSink, Transport};
-pub use catalog::native::{NativeTool, Need, RegisterError, ToolContext, ToolFailure};
+pub use bridgehead_wire::{Code, Fault, Level, Shape};
+pub use caller::{Caller, ClientRequest, ClientTransport, ProgressSink};
+pub use catalog::native::{
+    AskError, Elicitation, NativePrompt, NativeResource, NativeTool, Need, PromptMessage, RegisterError,
+    ResourceContents, Role, Root, ToolContext, ToolFailure,
+};
 pub use catalog::offers::may_offer;
 pub use catalog::similar::similar;
-pub use dialogue::questioner::{OpenQuestions, Outlet, Questioner};
-pub use error::CallError;
+pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
+pub use error::GatewayError;
 pub use feeds::{Feed, Feeds};
 pub use gateway::{Gateway, OfferedTool, Options};
 pub use life::session::Session;
 pub use life::status::{Reload, ServerState, ServerStatus, Status};
 pub use life::{CancelReason, ReloadReport};
+pub use surface::tools::direct::{DirectCall, DirectResult, ToolError};

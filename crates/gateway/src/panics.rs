@@ -10,12 +10,13 @@ use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 
+use bridgehead_call::CorrelationId;
 use bridgehead_events::Signal;
 use bridgehead_wire::{Code, RpcError, Spliced, code};
 use futures_util::FutureExt;
 
 use crate::caller::ClientRequest;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::gateway::Gateway;
 
 thread_local! {
@@ -71,10 +72,20 @@ impl Gateway {
 
     fn answer_panic(&self, request: &ClientRequest, panic: &(dyn Any + Send)) -> RpcError {
         let (method, id) = (request.method.as_str(), request.correlation());
-        self.signals().emit(&Signal::AnswerPanicked { correlation: id, method, words: words(panic) });
+        let error = self.panicked_while(method, id, panic);
+        error.to_rpc(code::INTERNAL_ERROR, None, ("method", method), id)
+    }
+
+    /// Reports a panic while a request was answered; returns the error for its client.
+    pub(crate) fn panicked_while(
+        &self,
+        method: &str,
+        correlation: CorrelationId,
+        panic: &(dyn Any + Send),
+    ) -> GatewayError {
+        self.signals().emit(&Signal::AnswerPanicked { correlation, method, words: words(panic) });
         self.inner().panicked.cancel();
         let message = format!("the gateway panicked while it answered `{method}`; its log says where");
-        let error = CallError::new(Code::HandlerError, message).after_sending();
-        error.to_rpc(code::INTERNAL_ERROR, None, ("method", method), id)
+        GatewayError::new(Code::HandlerError, message).after_sending()
     }
 }

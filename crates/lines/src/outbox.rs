@@ -247,6 +247,7 @@ impl Outbox {
     }
 
     /// The writer has written `done` of its batch, and `left` bytes remain.
+    #[inline]
     fn wrote(&self, done: &[u8], left: usize) {
         {
             let mut state = self.state.lock();
@@ -259,6 +260,7 @@ impl Outbox {
 }
 
 /// The buffer to use next: the same one, unless it has grown too large.
+#[inline]
 fn emptied(mut buffer: BytesMut) -> BytesMut {
     buffer.clear();
     if buffer.capacity() > KEPT { BytesMut::new() } else { buffer }

@@ -128,11 +128,6 @@ impl Feature {
     }
 }
 
-/// The first version of Landlock that restricts truncation. Before it, a program could truncate any file of the user.
-pub(crate) const WHOLE_FILES: u8 = 3;
-/// The first version that can keep signals within the tree.
-pub(crate) const SCOPES: u8 = 6;
-
 /// The newest version of Landlock to use, even if the system has a newer one.
 #[cfg(target_os = "linux")]
 static NEWEST_LANDLOCK: AtomicU8 = AtomicU8::new(ANY_LANDLOCK);
@@ -151,56 +146,6 @@ pub fn pretend_landlock(version: u8) {
 pub(crate) fn newest_landlock() -> u8 {
     NEWEST_LANDLOCK.load(Ordering::Relaxed)
 }
-
-/// The paths that every program needs: its libraries and what they read. Paths that do not exist are skipped.
-#[cfg(target_os = "linux")]
-pub(crate) const NEEDED: &[&str] = &[
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/etc/alternatives",
-    "/etc/ca-certificates",
-    "/etc/gai.conf",
-    "/etc/group",
-    "/etc/host.conf",
-    "/etc/hosts",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/locale.alias",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/nsswitch.conf",
-    "/etc/os-release",
-    "/etc/passwd",
-    "/etc/pki",
-    "/etc/protocols",
-    "/etc/resolv.conf",
-    "/etc/services",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/timezone",
-    "/proc/cpuinfo",
-    "/proc/filesystems",
-    "/proc/loadavg",
-    "/proc/meminfo",
-    "/proc/stat",
-    "/proc/sys",
-    "/proc/uptime",
-    "/proc/version",
-    "/proc/version_signature",
-    "/sys/devices/system/cpu",
-    "/sys/kernel/mm/transparent_hugepage",
-];
-
-/// The devices that every program may read and write.
-#[cfg(target_os = "linux")]
-pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 impl Files {
     /// The first path that cannot be given to a program, and why.

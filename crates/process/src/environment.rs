@@ -112,6 +112,15 @@ fn listed() -> impl Iterator<Item = &'static str> {
     INHERITED.iter().flat_map(|(_, names)| names.iter().copied())
 }
 
+/// Reads the listed variables of this process, and those that `more` names. Reads no other variable, and skips a value
+/// that is not Unicode text.
+#[must_use]
+pub fn own_environment<'n>(more: impl IntoIterator<Item = &'n str>) -> BTreeMap<String, String> {
+    let read = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
+    let listed = listed().map(|name| -> &'n str { name });
+    listed.chain(more).filter_map(read).collect()
+}
+
 /// The part of the gateway's environment that every child gets. The caller adds the server's own variables.
 #[must_use]
 pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, String> {
@@ -215,6 +224,19 @@ mod tests {
         check("npm_config_registry", "https://b.corp/@scope/", true);
         check("HTTP_PROXY", "http://proxy:3128/a@b", true);
         check("XDG_CACHE_HOME", "/home/me@corp/.cache", true);
+    }
+
+    /// LIB-1: of this process's own environment only the listed variables and the named ones are read.
+    #[test]
+    fn only_named_variables_are_read() {
+        let all: BTreeMap<String, String> = std::env::vars().collect();
+        let unlisted = all.keys().find(|name| listed().all(|known| known != name.as_str()));
+        let unlisted = unlisted.expect("a test runner sets variables of its own").as_str();
+        let read = own_environment([]);
+        assert!(read.contains_key("PATH") && !read.contains_key(unlisted), "{:?}", read.keys());
+        assert!(read.iter().all(|(name, value)| all.get(name) == Some(value)));
+        let read = own_environment([unlisted, "NO_SUCH_VARIABLE_AT_ALL"]);
+        assert!(read.contains_key(unlisted) && !read.contains_key("NO_SUCH_VARIABLE_AT_ALL"));
     }
 
     /// HOUR-5: the documentation shows exactly this list.

@@ -102,6 +102,13 @@ fn beside() -> Option<PathBuf> {
     Some(FOUND.get_or_init(|| found).clone())
 }
 
+/// Why there is no shim, and the cure.
+const NO_SHIM: &str = if cfg!(target_os = "linux") {
+    "this program has none: call `bridgehead::main_if_asked()` first in its `main`, or install `bridgehead-shim` beside it"
+} else {
+    "it exists for Linux only"
+};
+
 /// Keeps the nursery running, so that the first start does not wait for it and later starts reuse it. Empty where there
 /// is no shim.
 #[derive(Debug)]
@@ -154,14 +161,14 @@ impl Keeper {
             return Ok((Self::Tree(tree), pipes));
         }
         if spec.limits.is_bounding() {
-            let reason = "the shim enforces them, and it is not installed or does not exist for this system";
-            return Err(SpawnError::Limits { program: spec.program.clone(), reason: reason.to_owned() });
+            let reason = format!("the shim enforces them, and {NO_SHIM}");
+            return Err(SpawnError::Limits { program: spec.program.clone(), reason });
         }
         if spec.confinement.as_ref().is_some_and(|confinement| !confinement.degrade || confinement.signals) {
             return Err(SpawnError::Confinement {
                 program: spec.program.clone(),
                 feature: "the shim, which confines programs on Linux",
-                reason: "it is not installed or does not exist for this system".to_owned(),
+                reason: NO_SHIM.to_owned(),
                 way_out: "write `on_missing = \"degrade\"` to go without",
             });
         }

@@ -47,7 +47,7 @@ pub use code::release_code;
 #[cfg(target_os = "linux")]
 pub use confinement::pretend_landlock;
 pub use confinement::{Confined, Confinement, Files};
-pub use environment::{INHERITED, base_environment, held_back};
+pub use environment::{INHERITED, base_environment, held_back, own_environment};
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use limits::{Breach, Effective, Enforced, Limits};

@@ -408,7 +408,8 @@ mod tests {
         assert!(changed(9, 200), "more arguments than there are strings");
     }
 
-    /// A shim of another release is refused, and the error names both releases.
+    /// WORD-4: an order names the release and the protocol of its sender, and the error about a shim of another release
+    /// names both releases.
     #[test]
     fn releases_are_told_apart() {
         assert_eq!(release("1.2.3"), (1 << 20) + (2 << 10) + 3);

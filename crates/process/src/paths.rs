@@ -2,20 +2,14 @@
 //! path could otherwise redirect it.
 
 use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::path::Path;
-#[cfg(target_os = "linux")]
-use std::path::PathBuf;
-#[cfg(target_os = "linux")]
-use std::{ffi::OsString, os::fd::OwnedFd};
 
 #[cfg(target_os = "linux")]
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 #[cfg(target_os = "linux")]
 use rustix::io::Errno;
-
-/// How many links a path may have before it is treated as a loop; the system has the same limit.
-#[cfg(target_os = "linux")]
-const MOST_LINKS: usize = 40;
 
 /// Why a path cannot be given to a program: it does not exist, or it contains a symbolic link. `None` if it is usable.
 pub(crate) fn unusable(path: &Path) -> Option<io::Error> {
@@ -70,42 +64,11 @@ pub(crate) fn explain(errno: Errno) -> io::Error {
     }
 }
 
-/// Whether the lookup of `path` passes through one of `folders`. A program that can write to such a folder decides where
-/// `path` leads.
-#[cfg(target_os = "linux")]
-pub(crate) fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
-    let inside = |place: &Path| folders.iter().any(|folder| place.starts_with(folder));
-    let names = |path: &Path| -> Vec<OsString> {
-        path.components().rev().map(|name| name.as_os_str().to_owned()).collect()
-    };
-    let (mut at, mut left, mut links) = (PathBuf::from("/"), names(path), 0);
-    while let Some(name) = left.pop() {
-        // The entries of a folder do not decide what its parent is.
-        if name == ".." {
-            at.pop();
-            continue;
-        }
-        if inside(&at) {
-            return true;
-        }
-        let next = at.join(&name);
-        match next.read_link() {
-            Ok(_) if links == MOST_LINKS => return true,
-            // An absolute target begins with the root, and joining that replaces `at`.
-            Ok(target) => {
-                links += 1;
-                left.extend(names(&target));
-            }
-            Err(_) => at = next,
-        }
-    }
-    inside(&at)
-}
-
 #[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -132,22 +95,5 @@ mod tests {
             assert_eq!(open(&root.join("none")).unwrap_err(), Errno::NOENT);
             assert_eq!(open(&root.join("real/file/x")).unwrap_err(), Errno::NOTDIR);
         }
-    }
-
-    #[test]
-    fn a_path_leads_through_every_folder_that_is_asked() {
-        let (_place, root) = place();
-        let real = [root.join("real")];
-        let inner = [root.join("real/inner")];
-        assert!(leads_through(&root.join("real/file"), &real));
-        assert!(leads_through(&root.join("link/file"), &real), "through a link into it");
-        assert!(leads_through(&root.join("real"), &real));
-        assert!(!leads_through(&root.join("other/file"), &real));
-        // Out of the folder again, through a link inside it.
-        symlink("/etc", root.join("real/inner/out")).unwrap();
-        assert!(leads_through(&root.join("link/inner/out/passwd"), &inner));
-        assert!(!leads_through(&root.join("real/file"), &inner));
-        symlink("circle", root.join("circle")).unwrap();
-        assert!(leads_through(&root.join("circle"), &inner), "a loop leads nowhere known");
     }
 }

@@ -32,9 +32,12 @@ pub fn main_if_asked() {
 
 #[cfg(target_os = "linux")]
 mod cgroup;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 mod confine;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(feature = "sandbox")))]
+#[path = "shim/no_confine.rs"]
+mod confine;
+#[cfg(all(target_os = "linux", feature = "sandbox"))]
 mod filter;
 #[cfg(target_os = "linux")]
 mod keeping;

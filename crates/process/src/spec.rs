@@ -140,6 +140,15 @@ pub enum SpawnError {
         /// How to start without it.
         way_out: &'static str,
     },
+    /// It must be confined, and this program is built without that, so nothing was started.
+    #[error(
+        "program `{program}` was not started because it must be confined (`files`, `network` or `profile`), and the program \
+         that starts it is built without that: build it with the feature `sandbox`, or remove the confinement"
+    )]
+    NotBuiltIn {
+        /// The program as written.
+        program: String,
+    },
     /// A path that it may use does not exist or contains a symbolic link, so nothing was started.
     #[error(
         "program `{program}` was not started because the path `{}` in its `files` cannot be used: {source}; create it \
@@ -169,13 +178,24 @@ impl SpawnError {
     #[must_use]
     pub fn is_of_sandbox(&self) -> bool {
         use SpawnError as E;
-        matches!(self, E::Limits { .. } | E::Ungrouped { .. } | E::Confinement { .. } | E::Path { .. })
+        matches!(
+            self,
+            E::Limits { .. }
+                | E::Ungrouped { .. }
+                | E::Confinement { .. }
+                | E::NotBuiltIn { .. }
+                | E::Path { .. }
+        )
     }
 }
 
 impl Spec {
     /// The absolute path of the program, found as a shell in the child's environment would find it.
     pub(crate) fn resolve(&self) -> Result<PathBuf, SpawnError> {
+        // `degrade` does not cover this: it is for systems that cannot confine, not for programs.
+        if !cfg!(feature = "sandbox") && self.confinement.is_some() {
+            return Err(SpawnError::NotBuiltIn { program: self.program.clone() });
+        }
         let files = self.confinement.as_ref().and_then(|confinement| confinement.files.as_ref());
         if let Some((path, source)) = files.and_then(Files::unusable) {
             let (program, path) = (self.program.clone(), path.to_owned());

@@ -383,7 +383,7 @@ fn silence(error: io::Error) -> io::Error {
 mod tests {
     use super::*;
 
-    /// A shim that gets an order of another release starts nothing, and reports its own release.
+    /// WORD-4: a shim that gets an order of another release starts nothing, and reports its own release.
     #[tokio::test]
     async fn a_shim_refuses_orders_of_another_release() {
         let shim = crate::keeper::chosen().expect("the tests build the shim");

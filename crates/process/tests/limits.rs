@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bridgehead_process::{
-    Breach, Child, Effective, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
+    Breach, Child, Confinement, Effective, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn,
+    use_shim,
 };
 use bridgehead_testkit::{as_unprivileged, not_shown};
 use common::{four_takers, none_survived};
@@ -57,6 +58,16 @@ fn marked(mark: &str) -> Vec<u32> {
         environment.split(|&byte| byte == 0).any(|variable| variable == wanted.as_bytes())
     })
     .collect()
+}
+
+/// Waits until no process with this mark is left: the system may take a moment after the kill.
+async fn none_left(mark: &str) {
+    let gone = async {
+        while !marked(mark).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
 }
 
 /// Waits until a child is ended by its limits, within a time that is generous on any machine.
@@ -258,7 +269,48 @@ async fn box_53_limits_without_a_keeper_are_refused() {
     use_shim(Shim::Off);
     let limits = Limits { memory: Some(MEGABYTE), ..Limits::default() };
     let error = spawn(&spec("sleep 60", "none", limits), Box::new(|_| {})).unwrap_err().to_string();
-    assert!(error.contains("its limits cannot be enforced") && error.contains("shim"), "{error}");
+    assert!(error.contains("its limits cannot be enforced"), "{error}");
+    assert!(error.contains("call `bridgehead::main_if_asked()` first in its `main`"), "{error}");
+}
+
+/// BOX-4: without a shim, a program runs in a process group of its own. A stop ends the whole group, also if the program
+/// ignores SIGTERM; and its end is seen by itself.
+#[tokio::test]
+async fn a_program_without_a_keeper_ends_with_its_group() {
+    use_shim(Shim::Off);
+    let run =
+        |script: &str, mark: &str| spawn(&spec(script, mark, Limits::default()), Box::new(|_| {})).unwrap();
+    let (polite, stubborn, brief) = (mark("polite"), mark("stubborn"), mark("brief"));
+    let child = run("sleep 600 & wait", &polite);
+    let view = child.view();
+    assert_eq!(
+        (view.containment().to_string(), child.containment().to_string()),
+        ("group".into(), "group".into())
+    );
+    assert_eq!(view.tree().first(), Some(&child.pid()));
+    child.stop(Duration::from_millis(1)).await;
+    assert!(view.tree().is_empty());
+    none_left(&polite).await;
+
+    let mut child = run("trap '' TERM; echo on; sleep 600 & wait; wait", &stubborn);
+    let mut heard = [0; 3];
+    child.take_stdout().unwrap().read_exact(&mut heard).await.unwrap();
+    child.stop(Duration::from_millis(1)).await;
+    none_left(&stubborn).await;
+
+    let mut child = run("sleep 600 & exit 7", &brief);
+    assert_eq!(child.wait().await.code, Some(7));
+    none_left(&brief).await;
+}
+
+/// BOX-4: without a shim, a confinement that must hold refuses the start, and the error names the cure.
+#[tokio::test]
+async fn a_confinement_without_a_keeper_is_refused() {
+    use_shim(Shim::Off);
+    let confinement = Confinement { files: None, network: false, signals: false, degrade: false };
+    let confined = Spec { confinement: Some(confinement), ..spec("sleep 60", "none", Limits::default()) };
+    let error = spawn(&confined, Box::new(|_| {})).unwrap_err().to_string();
+    assert!(error.contains("main_if_asked") && error.contains("on_missing"), "{error}");
 }
 
 /// BOX-3: a process that takes more CPU time than allowed gets SIGXCPU and dies of it.

@@ -21,6 +21,8 @@ pub(crate) struct Reading {
 }
 
 /// Reads `text`. With `names`, also notes whether a key resembles one of them.
+// Inlined together with `Validator::read`: every call runs them, and this crate is optimised little (`profile.release`).
+#[inline]
 pub(crate) fn read(text: &str, names: Option<&Names>) -> Result<Reading, Issue> {
     let resembles = Cell::new(false);
     match decode(text, &(), names.map(|names| (names, &resembles))) {

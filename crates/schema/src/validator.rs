@@ -137,6 +137,7 @@ impl Validator {
     ///
     /// # Errors
     /// What does not match, at least one and at most 32 issues; or that a brief check cannot tell.
+    #[inline]
     pub fn read(&self, text: &str, effort: Effort) -> Result<Value, Unfit> {
         let lengthy = |bytes: usize, limit: usize| effort == Effort::Brief && bytes > limit;
         let uncompiled = self.plain.as_ref().filter(|_| self.compiled.get().is_none());

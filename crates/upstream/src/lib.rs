@@ -22,6 +22,7 @@ pub use link::notice::{Notice, NoticeSink, Origin};
 pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use server::core::{Hold, Watch};
 pub use server::crash::{Crash, CrashReason};
+pub use server::given::own_environment;
 pub use server::policy::{Delays, RestartPolicy};
 pub use server::record::{
     Facts, Followed, Follower, Initialisation, LineSink, LineSource, LogLine, ServerRecord, ServerRecords,

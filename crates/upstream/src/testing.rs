@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
+use bridgehead_config::{GatewaySettings, Launch, ServerConfig, Stdio};
 use bridgehead_events::Signals;
 use bridgehead_wire::{Raw, Revision};
 use serde_json::{Value, json};
@@ -39,18 +39,18 @@ pub(crate) fn surroundings() -> Surroundings {
 }
 
 /// A server that is never started.
-pub(crate) fn unusable() -> Server {
+pub(crate) fn unusable() -> ServerConfig {
     let launch = Launch::Unusable { reason: "it is not to be run".to_owned() };
-    Server::new("s".parse().unwrap(), launch, &GatewaySettings::default())
+    ServerConfig::new("s".parse().unwrap(), launch, &GatewaySettings::default())
 }
 
 /// A server whose program does not exist.
-pub(crate) fn missing() -> Server {
-    Server { launch: Launch::Stdio(Stdio::new("no-such-program-here", [""; 0])), ..unusable() }
+pub(crate) fn missing() -> ServerConfig {
+    ServerConfig { launch: Launch::Stdio(Stdio::new("no-such-program-here", [""; 0])), ..unusable() }
 }
 
 /// The shared core of a server that has no attachment.
-pub(crate) fn core(server: Server) -> Arc<Core> {
+pub(crate) fn core(server: ServerConfig) -> Arc<Core> {
     let (surroundings, runtime) = (surroundings(), Handle::current());
     let key = Key::of(&server, &surroundings, Scope::Shared, &runtime);
     Core::start(key, Scope::Shared, Arc::new(server), surroundings, &runtime)

@@ -4,15 +4,14 @@
 
 mod remote;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Launch, Remote, Retry, Secret, Transport};
+use bridgehead_config::{Launch, Remote, RemoteTransport, Retry};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
 use bridgehead_upstream::bridge::{
-    Bridge, BridgeError, CallOptions, Cause, ConnectOptions, Sleep, call_tool, connect_to_endpoint,
+    AttemptOptions, Bridge, BridgeError, Cause, ConnectOptions, Sleep, call_tool, connect_to_endpoint,
     connect_to_server,
 };
 use parking_lot::Mutex;
@@ -48,8 +47,7 @@ const REFUSALS: &[(Script, bool, &str)] = &[
 ];
 
 fn options() -> ConnectOptions {
-    let headers = BTreeMap::from([("Authorization".to_owned(), Secret::new("Bearer hunter2"))]);
-    ConnectOptions { headers, timeout_ms: Some(20_000), ..ConnectOptions::default() }
+    ConnectOptions::default().header("Authorization", "Bearer hunter2").timeout_ms(20_000)
 }
 
 async fn connect(peer: &Peer) -> Result<Bridge, BridgeError> {
@@ -57,14 +55,14 @@ async fn connect(peer: &Peer) -> Result<Bridge, BridgeError> {
 }
 
 /// Options for a call whose pauses take no time, and the recorded pauses.
-fn patient(retry: Retry) -> (CallOptions, Arc<Mutex<Vec<u64>>>) {
+fn patient(retry: Retry) -> (AttemptOptions, Arc<Mutex<Vec<u64>>>) {
     let pauses = Arc::new(Mutex::new(Vec::new()));
     let ours = Arc::clone(&pauses);
     let sleep = Sleep::new(move |pause: Duration| {
         ours.lock().push(pause.as_secs());
         async {}
     });
-    (CallOptions { retry, sleep, timeout_ms: Some(20_000), ..CallOptions::default() }, pauses)
+    (AttemptOptions::default().retry(retry).sleep(sleep).timeout_ms(20_000), pauses)
 }
 
 /// A modern server that answers its first `count` calls with `script`.
@@ -144,7 +142,7 @@ async fn a_server_that_asks_to_wait() {
     let (peer, calls) = refusing(9, || reply("429 Too Many Requests", &["retry-after: 50"], "")).await;
     let bridge = connect(&peer).await.unwrap();
     let (options, pauses) = patient(Retry::Safe);
-    let options = CallOptions { timeout_ms: Some(1_500), max_attempts: 2, ..options };
+    let options = options.timeout_ms(1_500).max_attempts(2);
     let error = call_tool(&bridge, "echo", &json!({}), &options).await.unwrap_err();
     assert_eq!((error.attempts, error.retryable()), (2, true), "{error}");
     assert!(error.to_string().contains("it asks to wait"), "{error}");
@@ -176,7 +174,7 @@ async fn refusals_of_a_handshake() {
         assert_eq!((error.attempts, error.retryable()), (1, true), "{error}");
         assert!(error.to_string().contains(words), "{error}");
     }
-    for (scheme, transport) in [("http", Transport::Sse), ("ws", Transport::WebSocket)] {
+    for (scheme, transport) in [("http", RemoteTransport::Sse), ("ws", RemoteTransport::WebSocket)] {
         for (status, retryable) in [("403 Forbidden", false), ("503 Service Unavailable", true)] {
             let peer = Peer::start(move |_: &Asked| reply(status, &[], "")).await;
             let remote = Remote::new(format!("{scheme}://{}/", peer.address()).parse().unwrap());
@@ -229,7 +227,7 @@ async fn silence_and_loss() {
     let (peer, calls) = refusing(2, || vec![Part::Hang]).await;
     let bridge = connect(&peer).await.unwrap();
     let (options, pauses) = patient(Retry::Always);
-    let options = CallOptions { timeout_ms: Some(1_500), ..options };
+    let options = options.timeout_ms(1_500);
     assert_eq!(text(&call_tool(&bridge, "echo", &json!({}), &options).await.unwrap()), "well");
     assert_eq!((calls.load(Ordering::SeqCst), pauses.lock().as_slice()), (3, &[1, 2][..]));
     bridge.close().await;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Transport};
+use bridgehead_config::{GatewaySettings, Launch, Remote, RemoteTransport, Secret, ServerConfig};
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use bridgehead_upstream::credentials::{
@@ -297,7 +297,7 @@ async fn every_transport_asks() {
     for (era, carrier, configured, methods) in [
         (&old, Carrier::Http, None, &["get", "post", "delete"][..]),
         (&new, Carrier::Http, None, &["post"]),
-        (&old, Carrier::Sse, Some(Transport::Sse), &["get", "post"]),
+        (&old, Carrier::Sse, Some(RemoteTransport::Sse), &["get", "post"]),
         (&old, Carrier::WebSocket, None, &["get"]),
         (&new, Carrier::WebSocket, None, &["get"]),
     ] {
@@ -443,7 +443,7 @@ async fn a_request_waits_for_its_credentials() {
     *credentials.says.lock() = Says::Nothing("sign in with `login far`");
     let before = peer.asked().len();
     for (scheme, transport) in
-        [("http", Transport::Probe), ("http", Transport::Sse), ("ws", Transport::WebSocket)]
+        [("http", RemoteTransport::Probe), ("http", RemoteTransport::Sse), ("ws", RemoteTransport::WebSocket)]
     {
         let url = format!("{scheme}://{}/", peer.address());
         let running = Running::with(source(&credentials), &url, |_, remote| remote.transport = transport);
@@ -462,7 +462,7 @@ async fn who_shares_a_server() {
     let credentials = Rotating::new("a", &[]);
     let sources = [source(&credentials), source(&credentials), None];
     for (launch, apart) in [(far, 3), (here, 1)] {
-        let server = Server::new("s".parse().unwrap(), launch, &GatewaySettings::default());
+        let server = ServerConfig::new("s".parse().unwrap(), launch, &GatewaySettings::default());
         let attach =
             |source: &Option<CredentialSource>| registry.attach(server.clone(), surroundings(source.clone()));
         let attached: Vec<_> = sources.iter().chain(&sources).map(attach).collect();

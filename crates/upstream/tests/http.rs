@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{EraChoice, Secret, Transport};
+use bridgehead_config::{EraChoice, RemoteTransport, Secret};
 use bridgehead_testkit::FrozenClock;
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_upstream::{Event, LinkError, Mirror, Purpose, Unavailable, UpstreamState};
@@ -453,7 +453,7 @@ async fn an_era_may_be_configured() {
     let peer = Peer::start(|asked| legacy(asked, |asked| json_reply(&result(asked, "x")))).await;
     let running = Running::start(&peer, |server, remote| {
         server.era = EraChoice::Legacy;
-        remote.transport = Transport::Http;
+        remote.transport = RemoteTransport::Http;
     });
     running.ready().await;
     running.end().await;

@@ -7,7 +7,7 @@ mod remote;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bridgehead_config::Transport;
+use bridgehead_config::RemoteTransport;
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use parking_lot::Mutex;
@@ -139,7 +139,7 @@ async fn every_transport_goes_through_a_proxy() {
         let running = Running::at(&served.url(), |_, remote| {
             remote.proxy = through(&proxy);
             if carrier == Carrier::Sse {
-                remote.transport = Transport::Sse;
+                remote.transport = RemoteTransport::Sse;
             }
         });
         let ready = running.ready().await;
@@ -292,7 +292,7 @@ async fn redirects_that_are_not_followed() {
             let running = Running::at(&url, |_, remote| {
                 remote.follow_redirects = true;
                 if scheme == "http" {
-                    remote.transport = Transport::Http;
+                    remote.transport = RemoteTransport::Http;
                 }
             });
             let outage = running.outage().await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::Transport;
+use bridgehead_config::RemoteTransport;
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, reply, stream_head};
 use bridgehead_upstream::LinkError;
 use remote::{Running, call, legacy, modern, open, result};
@@ -104,13 +104,13 @@ async fn no_encryption() {
 /// LINK-3, LINK-4: endpoints that are not an HTTP+SSE server or not a WebSocket.
 #[tokio::test]
 async fn a_peer_that_opens_no_stream() {
-    let table: &[(Script, Transport, &[&str])] = &[
+    let table: &[(Script, RemoteTransport, &[&str])] = &[
         (
             |_| reply("200 OK", &["content-type: text/html"], ""),
-            Transport::Sse,
+            RemoteTransport::Sse,
             &["`text/html` where an event stream was expected"],
         ),
-        (|_| reply("404 Not Found", &[], ""), Transport::Sse, &["nothing at this path (404)"]),
+        (|_| reply("404 Not Found", &[], ""), RemoteTransport::Sse, &["nothing at this path (404)"]),
         (
             |_| {
                 vec![
@@ -119,31 +119,35 @@ async fn a_peer_that_opens_no_stream() {
                     Part::Hang,
                 ]
             },
-            Transport::Sse,
+            RemoteTransport::Sse,
             &["another server, which is not followed"],
         ),
         (
             |_| vec![stream_head(&[]), chunk("event: endpoint\ndata: a b\n\n"), Part::Hang],
-            Transport::Sse,
+            RemoteTransport::Sse,
             &["invalid address"],
         ),
-        (|_| vec![stream_head(&[]), Part::Close], Transport::Sse, &["without saying where messages go"]),
-        (|_| reply("404 Not Found", &[], ""), Transport::WebSocket, &["nothing at this path (404)"]),
+        (
+            |_| vec![stream_head(&[]), Part::Close],
+            RemoteTransport::Sse,
+            &["without saying where messages go"],
+        ),
+        (|_| reply("404 Not Found", &[], ""), RemoteTransport::WebSocket, &["nothing at this path (404)"]),
         (
             |_| reply("401 Unauthorized", &["www-authenticate: Bearer"], ""),
-            Transport::WebSocket,
+            RemoteTransport::WebSocket,
             &["wants a sign-in"],
         ),
-        (|_| reply("200 OK", &[], ""), Transport::WebSocket, &["check `url`"]),
+        (|_| reply("200 OK", &[], ""), RemoteTransport::WebSocket, &["check `url`"]),
         (
             |_| vec![Part::Close],
-            Transport::WebSocket,
+            RemoteTransport::WebSocket,
             &["did not open a WebSocket", "check the `url` and the `type`"],
         ),
     ];
     for (script, transport, words) in table {
         let peer = Peer::start(*script).await;
-        let scheme = if *transport == Transport::WebSocket { "ws" } else { "http" };
+        let scheme = if *transport == RemoteTransport::WebSocket { "ws" } else { "http" };
         let running = Running::at(&format!("{scheme}://{}/x?hunter2", peer.address()), |_, remote| {
             remote.transport = *transport;
         });

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Stdio};
+use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, ServerConfig, Stdio};
 use bridgehead_events::{Delivery, InitOutcome, Signals, Subscription, Topic};
 use bridgehead_testkit::{Behaviour, Initialize, LeakCheck, Mock, Probe};
 use bridgehead_upstream::{
@@ -30,16 +30,16 @@ impl World {
         Self { registry: Registry::new(), leaks: LeakCheck::start().required() }
     }
 
-    fn server(&self, name: &str, mock: &Mock) -> Server {
+    fn server(&self, name: &str, mock: &Mock) -> ServerConfig {
         let (program, args) = mock.command();
         let mut stdio = Stdio::new(program.to_str().unwrap(), args);
         for (name, value) in mock.env().into_iter().chain([self.leaks.marker()]) {
             stdio.env.insert(name, Secret::new(value));
         }
-        Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+        ServerConfig::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
     }
 
-    fn attach(&self, server: &Server) -> Upstream {
+    fn attach(&self, server: &ServerConfig) -> Upstream {
         self.registry.attach(server.clone(), surroundings())
     }
 
@@ -77,9 +77,9 @@ fn mock() -> Mock {
     Mock::legacy().tool("echo", Behaviour::Echo)
 }
 
-fn missing_program() -> Server {
+fn missing_program() -> ServerConfig {
     let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
-    Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+    ServerConfig::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
 async fn pid(upstream: &Upstream) -> u32 {
@@ -135,7 +135,7 @@ async fn a_remote_server_is_also_how_it_is_reached() {
     let server = |change: &dyn Fn(&mut Remote)| {
         let mut remote = Remote::new("http://127.0.0.1:9/mcp".parse().unwrap());
         change(&mut remote);
-        world.attach(&Server::new(
+        world.attach(&ServerConfig::new(
             "far".parse().unwrap(),
             Launch::Remote(remote),
             &GatewaySettings::default(),
@@ -260,7 +260,7 @@ async fn waiters_fail_together_and_recover_together() {
     let Launch::Stdio(stdio) = &mut server.launch else { unreachable!() };
     let real = std::mem::replace(&mut stdio.command, program.to_str().unwrap().to_owned());
     server.jitter = false;
-    let renamed = Server { name: "two".parse().unwrap(), ..server.clone() };
+    let renamed = ServerConfig { name: "two".parse().unwrap(), ..server.clone() };
 
     tokio::time::pause();
     let began = Instant::now();
@@ -347,7 +347,7 @@ async fn servers_that_hang_at_their_start_hold_up_no_other() {
             world.server(&format!("silent-{number}"), &mock.variable("NUMBER", number.to_string()))
         };
         let far = Launch::Remote(Remote::new(url.parse().unwrap()));
-        let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
+        let far = ServerConfig::new("far".parse().unwrap(), far, &GatewaySettings::default());
         let hanging: Vec<Upstream> = (0..8)
             .map(silent)
             .chain([far])
@@ -378,7 +378,7 @@ async fn processes_are_launched_in_turn() {
     let around = Surroundings { warm_up: Arc::new(Semaphore::new(0)), ..surroundings() };
     let upstream = world.registry.attach(world.server("s", &mock()), around.clone());
     let far = Launch::Remote(Remote::new("http://127.0.0.1:1/".parse().unwrap()));
-    let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
+    let far = ServerConfig::new("far".parse().unwrap(), far, &GatewaySettings::default());
     let far = world.registry.attach(far, around.clone());
     becomes(&far, |state| matches!(state, UpstreamState::Restarting(_))).await;
     assert!(matches!(upstream.state(), UpstreamState::Starting { .. }), "no permit, no process");
@@ -417,7 +417,7 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
 }
 
 /// A server that no longer answers because its process is stopped. The clock is paused until the server is given up.
-async fn halted(world: &World, server: &Server) -> (Upstream, u32) {
+async fn halted(world: &World, server: &ServerConfig) -> (Upstream, u32) {
     let upstream = world.attach(server);
     let pid = pid(&upstream).await;
     signal(pid, rustix::process::Signal::STOP);
@@ -456,7 +456,7 @@ async fn a_suspected_server_is_probed_out_of_turn() {
     let world = World::new();
     let mut server = world.server("s", &mock());
     server.probe_interval = Duration::from_secs(3_600);
-    let well = world.attach(&Server { name: "well".parse().unwrap(), ..server.clone() });
+    let well = world.attach(&ServerConfig { name: "well".parse().unwrap(), ..server.clone() });
     let before = pid(&well).await;
     well.suspect();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -494,7 +494,7 @@ async fn a_call_keeps_clear_of_another_where_it_must() {
     let mock = mock()
         .tool("ask", Behaviour::ask("elicitation/create", form))
         .tool("hang", Behaviour::HangUntilCancelled);
-    let server = Server { max_leases: 1, ..world.server("s", &mock) };
+    let server = ServerConfig { max_leases: 1, ..world.server("s", &mock) };
     let upstream = world.attach(&server);
     let waits = open(&upstream, "hang").await;
     assert!(lease(&upstream).await.unwrap().is_none(), "the server never asked");

@@ -7,7 +7,7 @@ mod remote;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, HealthProbe, Launch, Remote, Secret, Server, Stdio};
+use bridgehead_config::{GatewaySettings, HealthProbe, Launch, Remote, Secret, ServerConfig, Stdio};
 use bridgehead_events::{Delivery, Event, Signals, Subscription, Topic};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply};
 use bridgehead_testkit::{Behaviour, Crash, FrozenClock, LeakCheck, Mock};
@@ -25,7 +25,7 @@ struct Watched {
     _registry: Registry,
 }
 
-fn watch(server: Server) -> Watched {
+fn watch(server: ServerConfig) -> Watched {
     let signals = Signals::default();
     let told = signals.bus().subscribe(1_024);
     let surroundings = Surroundings {
@@ -75,18 +75,18 @@ impl Watched {
     }
 }
 
-fn missing_program() -> Server {
+fn missing_program() -> ServerConfig {
     let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
-    Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+    ServerConfig::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
-fn running(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
+fn running(name: &str, mock: &Mock, leaks: &LeakCheck) -> ServerConfig {
     let (program, args) = mock.command();
     let mut stdio = Stdio::new(program.to_str().unwrap(), args);
     for (name, value) in mock.env().into_iter().chain([leaks.marker()]) {
         stdio.env.insert(name, Secret::new(value));
     }
-    Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+    ServerConfig::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
 /// Some keys of an event.
@@ -100,7 +100,7 @@ fn shown<const N: usize>(event: &Value, keys: [&str; N]) -> Value {
 async fn restarts_come_after_their_delays() {
     let steps = [0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
     for jitter in [false, true] {
-        let mut watched = watch(Server { jitter, ..missing_program() });
+        let mut watched = watch(ServerConfig { jitter, ..missing_program() });
         let mut longer = 0;
         for number in 0..40 {
             let least = steps[usize::min(number, steps.len() - 1)];
@@ -186,7 +186,7 @@ async fn a_start_is_told_to_the_millisecond() {
     })
     .await;
     let launch = Launch::Remote(Remote::new(peer.url("/mcp").parse().unwrap()));
-    let mut watched = watch(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+    let mut watched = watch(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
     assert_eq!(watched.upstream.record().facts().last_init, None);
     for (method, opens, time) in [("tools/list", lists, 700), ("ping", answers, 300)] {
         until_asked(&peer, method, 1).await;
@@ -239,7 +239,7 @@ async fn a_start_that_fails_is_told() {
     assert_eq!(ids.len(), 3, "an id for each attempt");
     watched.upstream.stop().await;
 
-    let mut watched = watch(Server { restart: false, ..missing_program() });
+    let mut watched = watch(ServerConfig { restart: false, ..missing_program() });
     let told = watched.all_until(Topic::ReconnectExhausted).await;
     assert!(told.iter().all(|event| event["topic"] != "provider.mcp.restart"), "{told:?}");
     assert_eq!(told[2]["correlationId"], told[0]["correlationId"]);
@@ -390,8 +390,8 @@ async fn a_probe_tells_what_was_asked() {
     for (script, health_probe, kind) in table {
         let peer = Peer::start(script).await;
         let launch = Launch::Remote(Remote::new(peer.url("/mcp").parse().unwrap()));
-        let server = Server::new("far".parse().unwrap(), launch, &GatewaySettings::default());
-        let mut watched = watch(Server { health_probe, ..server });
+        let server = ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default());
+        let mut watched = watch(ServerConfig { health_probe, ..server });
         let probe = watched.until(Topic::Probe).await;
         assert_eq!(shown(&probe, ["ok", "kind", "error"]), json!([true, kind, null]), "{probe}");
         watched.upstream.stop().await;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Server, Stdio};
+use bridgehead_config::{GatewaySettings, Launch, ServerConfig, Stdio};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Probe, Tool};
 use bridgehead_upstream::{
     Event, Exchange, Purpose, Ready, RestartPolicy, Surroundings, Unavailable, Upstream, UpstreamState,
@@ -53,7 +53,8 @@ impl Running {
         for (name, value) in mock.env().into_iter().chain([marker]) {
             stdio.env.insert(name, bridgehead_config::Secret::new(value));
         }
-        let server = Server::new("mock".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+        let server =
+            ServerConfig::new("mock".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
         let upstream = Upstream::start(server, surroundings(environment.clone()));
         Self { upstream, leaks }
     }
@@ -251,7 +252,8 @@ async fn servers_that_do_not_come_up_say_why() {
 async fn a_command_that_does_not_exist_is_named() {
     let leaks = LeakCheck::start();
     let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
-    let server = Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+    let server =
+        ServerConfig::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
     let path = [("PATH".to_owned(), "/usr/bin".to_owned())].into();
     let upstream = Upstream::start(server, surroundings(path));
     upstream.settled().await;
@@ -355,9 +357,9 @@ async fn a_restart_can_be_asked_for() {
     running.end().await;
 }
 
-fn missing_program() -> Server {
+fn missing_program() -> ServerConfig {
     let stdio = Stdio::new("no-such-program-here", Vec::<String>::new());
-    Server::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+    ServerConfig::new("gone".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
 /// HOUR-5: a real process gets the variables it needs to reach the network, without credentials and nothing else. The
@@ -380,9 +382,10 @@ async fn a_failed_start_names_what_was_held_back() {
     let failed = |inherit: &[&str]| {
         let mut stdio = Stdio::new("sh", ["-c", script]);
         stdio.inherit_env = inherit.iter().map(|name| (*name).to_owned()).collect();
-        let server = Server::new("far".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+        let server =
+            ServerConfig::new("far".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
         let upstream =
-            Upstream::start(Server { restart: false, ..server }, surroundings(environment.clone()));
+            Upstream::start(ServerConfig { restart: false, ..server }, surroundings(environment.clone()));
         async move {
             upstream.settled().await;
             let UpstreamState::Failed(failure) = upstream.state() else { panic!("{:?}", upstream.state()) };
@@ -436,7 +439,7 @@ async fn waiting_ends_for_all_at_sixty_seconds() {
 /// POOL-11: with restart off a lost server stays lost.
 #[tokio::test(start_paused = true)]
 async fn restart_can_be_off() {
-    let server = Server { restart: false, ..missing_program() };
+    let server = ServerConfig { restart: false, ..missing_program() };
     let upstream = Upstream::start(server, surroundings(BTreeMap::new()));
     let refused = upstream.acquire(Instant::now() + Duration::from_secs(60)).await.unwrap_err();
     assert!(matches!(refused, Unavailable::Failed(_)), "{refused}");

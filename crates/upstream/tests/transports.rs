@@ -7,7 +7,7 @@ mod remote;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{Secret, Transport};
+use bridgehead_config::{RemoteTransport, Secret};
 use bridgehead_testkit::{Behaviour, Carrier, Mock, Served, Tool};
 use bridgehead_upstream::{Event, LinkError, UpstreamState};
 use bridgehead_wire::Revision;
@@ -32,7 +32,7 @@ async fn every_behaviour(
     served: &Served,
     revision: Revision,
     transport: &str,
-    configured: Option<Transport>,
+    configured: Option<RemoteTransport>,
 ) {
     let running = Running::at(&served.url(), |_, remote| {
         remote.headers.insert("Authorization".to_owned(), Secret::new("Bearer hunter2"));
@@ -94,10 +94,10 @@ async fn every_transport_behaves_alike() {
     let old = Revision::V2025_11_25;
     let rounds = [
         (&modern, Carrier::Http, Revision::MODERN, "http", None),
-        (&modern, Carrier::Http, Revision::MODERN, "http", Some(Transport::Http)),
+        (&modern, Carrier::Http, Revision::MODERN, "http", Some(RemoteTransport::Http)),
         (&legacy, Carrier::Http, old, "http", None),
         (&legacy, Carrier::Sse, old, "sse", None),
-        (&legacy, Carrier::Sse, old, "sse", Some(Transport::Sse)),
+        (&legacy, Carrier::Sse, old, "sse", Some(RemoteTransport::Sse)),
         (&modern, Carrier::WebSocket, Revision::MODERN, "websocket", None),
         (&legacy, Carrier::WebSocket, old, "websocket", None),
     ];
@@ -137,12 +137,12 @@ async fn configured_headers_stand_on_every_request() {
     let (old, new) = (mock(Mock::legacy()), mock(Mock::modern()));
     for (era, carrier, configured, transport, methods) in [
         (&old, Carrier::Http, None, "http", &["get", "post", "delete"][..]),
-        (&new, Carrier::Http, Some(Transport::Http), "http", &["post"]),
-        (&old, Carrier::Sse, Some(Transport::Sse), "sse", &["get", "post"]),
+        (&new, Carrier::Http, Some(RemoteTransport::Http), "http", &["post"]),
+        (&old, Carrier::Sse, Some(RemoteTransport::Sse), "sse", &["get", "post"]),
         // The requests that detect the transport have them too.
         (&old, Carrier::Sse, None, "sse", &["get", "post"]),
         (&old, Carrier::WebSocket, None, "websocket", &["get"]),
-        (&new, Carrier::WebSocket, Some(Transport::WebSocket), "websocket", &["get"]),
+        (&new, Carrier::WebSocket, Some(RemoteTransport::WebSocket), "websocket", &["get"]),
     ] {
         let served = era.serve(carrier);
         let url = served.url();

@@ -6,6 +6,7 @@ pub const MAX_DEPTH: usize = 127;
 
 /// Whether `json` opens more than [`MAX_DEPTH`] arrays and objects at once. For text that is not JSON the answer means
 /// nothing; the parser rejects such text.
+#[inline]
 pub fn too_deep(json: &[u8]) -> bool {
     // Most messages have fewer brackets than that in total, and counting them is cheap.
     memchr::memchr2_iter(b'[', b'{', json).nth(MAX_DEPTH).is_some() && nests_too_deep(json)

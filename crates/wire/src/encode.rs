@@ -1,31 +1,31 @@
 //! Writes messages into the caller's buffer; nothing is encoded twice.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 use crate::{Id, Raw, RpcError, Spliced};
 
 /// Appends a request.
 pub fn request(out: &mut BytesMut, id: u64, method: &str, params: &Spliced) {
     out.reserve(64 + method.len() + params.len());
-    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     let mut digits = [0_u8; 20];
-    out.put_slice(decimal(id, &mut digits));
-    out.put_slice(b",\"method\":");
+    out.extend_from_slice(decimal(id, &mut digits));
+    out.extend_from_slice(b",\"method\":");
     put_name(out, method);
-    out.put_slice(b",\"params\":");
+    out.extend_from_slice(b",\"params\":");
     params.write_to(out);
-    out.put_u8(b'}');
+    out.extend_from_slice(b"}");
 }
 
 /// Appends a notification.
 pub fn notification(out: &mut BytesMut, method: &str, params: Option<&Spliced>) {
-    out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
     put_name(out, method);
     if let Some(params) = params {
-        out.put_slice(b",\"params\":");
+        out.extend_from_slice(b",\"params\":");
         params.write_to(out);
     }
-    out.put_u8(b'}');
+    out.extend_from_slice(b"}");
 }
 
 /// Appends the answer to the request `id`.
@@ -33,11 +33,11 @@ pub fn response(out: &mut BytesMut, id: &Id, outcome: Result<&Spliced, &RpcError
     match outcome {
         Ok(result) => {
             out.reserve(40 + id.raw().bytes().len() + result.len());
-            out.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-            out.put_slice(id.raw().bytes());
-            out.put_slice(b",\"result\":");
+            out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+            out.extend_from_slice(id.raw().bytes());
+            out.extend_from_slice(b",\"result\":");
             result.write_to(out);
-            out.put_u8(b'}');
+            out.extend_from_slice(b"}");
         }
         Err(error) => error_response(out, Some(id.raw()), error),
     }
@@ -54,24 +54,24 @@ pub fn response_parts(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Spliced 
 
 /// Appends an error answer. Without an id the member is left out: `null` is not a valid id.
 pub fn error_response(out: &mut BytesMut, id: Option<&Raw>, error: &RpcError) {
-    out.put_slice(b"{\"jsonrpc\":\"2.0\"");
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
     if let Some(id) = id {
-        out.put_slice(b",\"id\":");
-        out.put_slice(id.bytes());
+        out.extend_from_slice(b",\"id\":");
+        out.extend_from_slice(id.bytes());
     }
-    out.put_slice(b",\"error\":");
-    out.put_slice(error.body().bytes());
-    out.put_u8(b'}');
+    out.extend_from_slice(b",\"error\":");
+    out.extend_from_slice(error.body().bytes());
+    out.extend_from_slice(b"}");
 }
 
 /// Appends a method's name as a JSON string. A peer may have chosen the name, so quotes in it are escaped.
 fn put_name(out: &mut BytesMut, method: &str) {
     if method.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
-        out.put_slice(Raw::string(method).bytes());
+        out.extend_from_slice(Raw::string(method).bytes());
     } else {
-        out.put_u8(b'"');
-        out.put_slice(method.as_bytes());
-        out.put_u8(b'"');
+        out.extend_from_slice(b"\"");
+        out.extend_from_slice(method.as_bytes());
+        out.extend_from_slice(b"\"");
     }
 }
 

@@ -33,8 +33,10 @@ pub enum Code {
     RestartFailed,
     /// The call could not be recorded, so it was not made.
     AuditEnterFailed,
-    /// The arguments do not fit; the provider adapter reports this when it is called directly.
+    /// The arguments do not fit; a program gets this from the provider adapter, or if the server itself says so.
     ProviderInvalidInput,
+    /// The program that made the call has cancelled it.
+    Cancelled,
 }
 
 /// How a failed call looks to an MCP client.
@@ -48,16 +50,28 @@ pub enum Shape {
     Internal,
 }
 
+/// Who has to change something so that a failed call succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The caller: the name or the arguments of the call are wrong.
+    Caller,
+    /// The server, or the Rust tool that was called.
+    Server,
+    /// The gateway: its configuration, its machine, or its record.
+    Gateway,
+}
+
 /// One row of the table.
 struct Rule {
     name: &'static str,
     retryable: bool,
+    fault: Fault,
     shape: Shape,
 }
 
 impl Code {
     /// All codes, in the order of the table.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::InvalidParams,
         Self::HandlerError,
         Self::ProviderToolUnknown,
@@ -71,30 +85,42 @@ impl Code {
         Self::RestartFailed,
         Self::AuditEnterFailed,
         Self::ProviderInvalidInput,
+        Self::Cancelled,
     ];
 
     /// The whole table, in one place.
     const fn rule(self) -> Rule {
-        const fn rule(name: &'static str, retryable: bool, shape: Shape) -> Rule {
-            Rule { name, retryable, shape }
+        use Fault::{Caller, Gateway, Server};
+        const fn rule(name: &'static str, retryable: bool, fault: Fault, shape: Shape) -> Rule {
+            Rule { name, retryable, fault, shape }
         }
         const INTERNAL: Shape = Shape::Rpc(code::INTERNAL_ERROR);
         match self {
-            Self::InvalidParams => rule("INVALID_PARAMS", false, Shape::ToolResult),
-            Self::HandlerError => rule("HANDLER_ERROR", false, Shape::ToolResult),
+            Self::InvalidParams => rule("INVALID_PARAMS", false, Caller, Shape::ToolResult),
+            Self::HandlerError => rule("HANDLER_ERROR", false, Server, Shape::ToolResult),
             Self::ProviderToolUnknown => {
-                rule("PROVIDER_TOOL_UNKNOWN", false, Shape::Rpc(code::INVALID_PARAMS))
+                rule("PROVIDER_TOOL_UNKNOWN", false, Caller, Shape::Rpc(code::INVALID_PARAMS))
             }
-            Self::ProviderTimeout => rule("PROVIDER_TIMEOUT", true, INTERNAL),
-            Self::ProviderCrashed => rule("PROVIDER_CRASHED", true, INTERNAL),
-            Self::ProviderUnavailable => rule("PROVIDER_UNAVAILABLE", true, INTERNAL),
-            Self::RestartInProgress => rule("mcp_restart_in_progress", true, INTERNAL),
-            Self::ProviderInitFailed => rule("PROVIDER_INIT_FAILED", false, INTERNAL),
-            Self::ProviderInvalidOutput => rule("PROVIDER_INVALID_OUTPUT", false, INTERNAL),
-            Self::SandboxUnavailable => rule("SANDBOX_UNAVAILABLE", false, INTERNAL),
-            Self::RestartFailed => rule("mcp_restart_failed", false, INTERNAL),
-            Self::AuditEnterFailed => rule("AUDIT_ENTER_FAILED", false, INTERNAL),
-            Self::ProviderInvalidInput => rule("PROVIDER_INVALID_INPUT", false, Shape::Internal),
+            Self::ProviderTimeout => rule("PROVIDER_TIMEOUT", true, Server, INTERNAL),
+            Self::ProviderCrashed => rule("PROVIDER_CRASHED", true, Server, INTERNAL),
+            Self::ProviderUnavailable => rule("PROVIDER_UNAVAILABLE", true, Server, INTERNAL),
+            Self::RestartInProgress => rule("mcp_restart_in_progress", true, Server, INTERNAL),
+            Self::ProviderInitFailed => rule("PROVIDER_INIT_FAILED", false, Server, INTERNAL),
+            Self::ProviderInvalidOutput => rule("PROVIDER_INVALID_OUTPUT", false, Server, INTERNAL),
+            Self::SandboxUnavailable => rule("SANDBOX_UNAVAILABLE", false, Gateway, INTERNAL),
+            Self::RestartFailed => rule("mcp_restart_failed", false, Server, INTERNAL),
+            Self::AuditEnterFailed => rule("AUDIT_ENTER_FAILED", false, Gateway, INTERNAL),
+            Self::ProviderInvalidInput => rule("PROVIDER_INVALID_INPUT", false, Caller, Shape::Internal),
+            Self::Cancelled => rule("cancelled", false, Caller, Shape::Internal),
+        }
+    }
+
+    /// The code under which a program gets a server's own JSON-RPC error.
+    pub const fn of_server_error(rpc_code: i64) -> Self {
+        match rpc_code {
+            code::INVALID_PARAMS => Self::ProviderInvalidInput,
+            code::INTERNAL_ERROR => Self::ProviderUnavailable,
+            _ => Self::ProviderInvalidOutput,
         }
     }
 
@@ -106,6 +132,11 @@ impl Code {
     /// Whether the same call may succeed later.
     pub const fn retryable(self) -> bool {
         self.rule().retryable
+    }
+
+    /// Whose fault it is.
+    pub const fn fault(self) -> Fault {
+        self.rule().fault
     }
 
     /// What it becomes on the wire.
@@ -125,7 +156,8 @@ impl Code {
             | Self::HandlerError
             | Self::ProviderInvalidOutput
             | Self::AuditEnterFailed
-            | Self::ProviderInvalidInput => None,
+            | Self::ProviderInvalidInput
+            | Self::Cancelled => None,
         }
     }
 
@@ -168,8 +200,24 @@ mod tests {
                 ("mcp_restart_failed", false, internal),
                 ("AUDIT_ENTER_FAILED", false, internal),
                 ("PROVIDER_INVALID_INPUT", false, Shape::Internal),
+                ("cancelled", false, Shape::Internal),
             ]
         );
+    }
+
+    /// ERR-1: the caller is at fault for what it sent, the gateway for what it cannot enforce or record, and the server for
+    /// the rest.
+    #[test]
+    fn whose_fault_it_is() {
+        let of = |fault| -> Vec<_> {
+            Code::ALL.iter().filter(|code| code.fault() == fault).map(|code| code.as_str()).collect()
+        };
+        assert_eq!(
+            of(Fault::Caller),
+            ["INVALID_PARAMS", "PROVIDER_TOOL_UNKNOWN", "PROVIDER_INVALID_INPUT", "cancelled"]
+        );
+        assert_eq!(of(Fault::Gateway), ["SANDBOX_UNAVAILABLE", "AUDIT_ENTER_FAILED"]);
+        assert_eq!(of(Fault::Server).len(), Code::ALL.len() - 6);
     }
 
     /// QA-4: every class of failure has its section, and every section that a code or a message names exists.
@@ -192,6 +240,7 @@ mod tests {
             ("mcp_restart_failed", Some("calls-fail-at-once")),
             ("AUDIT_ENTER_FAILED", None),
             ("PROVIDER_INVALID_INPUT", None),
+            ("cancelled", None),
         ];
         assert_eq!(named, expected);
         let headings = page.lines().filter_map(|line| line.strip_prefix("## "));

@@ -48,6 +48,7 @@ impl LineBuffer {
     }
 
     /// The buffer to read into.
+    #[inline]
     pub fn space(&mut self) -> &mut BytesMut {
         if self.buffer.capacity() - self.buffer.len() < READ_SIZE / 4 {
             // A long line doubles the buffer, so that it is copied a bounded number of times.
@@ -193,6 +194,7 @@ fn looks_like_answer(line: &[u8]) -> Option<bool> {
 
 /// Turns line breaks into spaces, for a message that must be one line. Within JSON they can only be white
 /// space between tokens, which peers on other transports may send.
+#[inline]
 pub fn on_one_line(mut message: &mut [u8]) {
     while let Some(at) = memchr::memchr2(b'\n', b'\r', message) {
         message[at] = b' ';

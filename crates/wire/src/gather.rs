@@ -28,6 +28,7 @@ pub struct Gathered {
 
 impl Gathered {
     /// For a text of this length, if it is known. The caller must have checked that the length is acceptable.
+    #[inline]
     pub fn expecting(length: Option<u64>) -> Self {
         let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
         Self { expected, ..Self::default() }

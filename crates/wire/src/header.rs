@@ -7,6 +7,8 @@
 //! What must stay true: decoding an encoded value gives back the same text, an encoded value is
 //! always a legal header value that no intermediary may trim, and no error repeats the value.
 
+use std::borrow::Cow;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 const PREFIX: &str = "=?base64?";
@@ -53,12 +55,12 @@ pub fn encode_header_value(value: &str) -> String {
 ///
 /// Space and tab around the value are not part of it. The markers are case-sensitive, and a value
 /// with only one of them is literal.
-pub fn decode_header_value(value: &[u8]) -> Result<String, HeaderValueError> {
+pub fn decode_header_value(value: &[u8]) -> Result<Cow<'_, str>, HeaderValueError> {
     let offset = value.len() - trim_start(value).len();
     let value = trim_end(trim_start(value));
     if let Some(encoded) = between_markers(value) {
         let bytes = STANDARD.decode(encoded).map_err(|_| HeaderValueError::NotBase64)?;
-        return String::from_utf8(bytes).map_err(|_| HeaderValueError::NotUtf8);
+        return String::from_utf8(bytes).map(Cow::Owned).map_err(|_| HeaderValueError::NotUtf8);
     }
     if let Some(at) = value.iter().position(|byte| !is_plain(*byte)) {
         let (byte, at) = (value[at], offset + at);
@@ -68,7 +70,8 @@ pub fn decode_header_value(value: &[u8]) -> Result<String, HeaderValueError> {
             HeaderValueError::NotAscii { byte, at }
         });
     }
-    Ok(value.iter().map(|byte| char::from(*byte)).collect())
+    // Never fails: these are ASCII characters.
+    std::str::from_utf8(value).map(Cow::Borrowed).map_err(|_| HeaderValueError::NotUtf8)
 }
 
 fn survives_as_is(value: &str) -> bool {

@@ -32,7 +32,7 @@ pub use abilities::Abilities;
 pub use depth::{MAX_DEPTH, too_deep};
 pub use encode::{error_response, notification, request, response, response_parts};
 pub use error::RpcError;
-pub use failure::{Code, Shape};
+pub use failure::{Code, Fault, Shape};
 pub use fold::{folded, folds_alike};
 pub use frame::{Line, LineBuffer, is_broken_answer, on_one_line};
 pub use gather::Gathered;

@@ -7,6 +7,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 
+use crate::raw::text_of;
 use crate::{Method, Raw, RpcError, code, too_deep};
 
 /// A request id: a string or an integer, echoed byte for byte.
@@ -195,14 +196,10 @@ impl Message {
             return Err(Malformed::request(None, "`id` must be a string or an integer"));
         }
         if let Some(method) = members.method {
-            // Borrowed unless it is written with escapes, which no known method needs.
-            let method: Method = match serde_json::from_str::<&str>(method.get()) {
-                Ok(name) => Method::from(name),
-                Err(_) => match slice(method).to_text() {
-                    Some(name) => Method::from(name.as_str()),
-                    None => return Err(Malformed::request(id, "`method` must be a string")),
-                },
+            let Some(method) = text_of(method.get()) else {
+                return Err(Malformed::request(id, "`method` must be a string"));
             };
+            let method = Method::from(&*method);
             let params = members.params.map(slice);
             if params.as_ref().is_some_and(|params| !matches!(params.bytes().first(), Some(b'{' | b'['))) {
                 return Err(Malformed::request(id, "`params` must be an object or an array"));

@@ -1,5 +1,7 @@
 //! The `_meta` of a request: which keys are the hop's own, and what they say.
 
+use std::borrow::Cow;
+
 use crate::{Ambiguous, Edit, Level, Object, Raw, Spliced};
 
 /// The keys, in one place.
@@ -97,7 +99,7 @@ impl RequestMeta {
     /// Reads the `_meta` of `params`; absent ones read as empty.
     pub fn read(params: Option<&Object>) -> Result<Self, MetaError> {
         let Some(raw) = params.and_then(|params| params.get(key::META)) else {
-            return Ok(Self::from_object(Object::empty(), false));
+            return Ok(Self::empty());
         };
         if params.is_some_and(|params| params.repeats(key::META)) {
             return Err(MetaError::Repeated(key::META));
@@ -120,14 +122,19 @@ impl RequestMeta {
         Ok(meta)
     }
 
+    /// The `_meta` of a request that has none.
+    pub fn empty() -> Self {
+        Self::from_object(Object::empty(), false)
+    }
+
     fn from_object(object: Object, present: bool) -> Self {
-        let text = |name| object.get(name).and_then(|raw| raw.to_text());
+        let text = |name| object.text(name).map(Cow::into_owned);
         Self {
             protocol_version: text(key::PROTOCOL_VERSION),
             client_capabilities: object.get(key::CLIENT_CAPABILITIES),
             progress_token: object.get(key::PROGRESS_TOKEN),
             correlation_id: text(key::CORRELATION_ID),
-            log_level: text(key::LOG_LEVEL).and_then(|level| Level::named(&level)),
+            log_level: object.text(key::LOG_LEVEL).and_then(|level| Level::named(&level)),
             object,
             present,
         }
@@ -161,9 +168,9 @@ impl RequestMeta {
     pub fn for_next_hop(&self, add: impl FnOnce(&mut Edit<'_>)) -> Spliced {
         let mut edit = self.object.edit();
         edit.remove_if(|name| {
-            name.starts_with(key::HOP_PREFIX)
-                || name.starts_with(key::OWN_PREFIX)
-                || name == key::PROGRESS_TOKEN
+            name.starts_with(key::HOP_PREFIX.as_bytes())
+                || name.starts_with(key::OWN_PREFIX.as_bytes())
+                || name == key::PROGRESS_TOKEN.as_bytes()
         });
         add(&mut edit);
         edit.finish()
@@ -176,7 +183,7 @@ impl RequestMeta {
 
     /// The trace that it claims to belong to, not yet checked. Read on demand, because it is rarely needed.
     pub fn traceparent(&self) -> Option<String> {
-        self.object.get(key::TRACEPARENT)?.to_text()
+        self.object.text(key::TRACEPARENT).map(Cow::into_owned)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One JSON value as the bytes it arrived in.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -66,6 +67,7 @@ impl Raw {
     }
 
     /// The text. JSON is UTF-8; the parser has checked it.
+    #[inline]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
@@ -77,11 +79,7 @@ impl Raw {
 
     /// The text of a JSON string, if this is one.
     pub fn to_text(&self) -> Option<String> {
-        let inner = self.0.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-        if memchr::memchr(b'\\', inner).is_some() {
-            return self.decode().ok();
-        }
-        std::str::from_utf8(inner).ok().map(str::to_owned)
+        text_of(self.as_str()).map(Cow::into_owned)
     }
 
     /// Whether this is an object.
@@ -102,10 +100,31 @@ impl Raw {
     }
 }
 
+/// The text of `json`, which is one JSON value, if it is a string. Borrowed unless it is written with escapes.
+pub(crate) fn text_of(json: &str) -> Option<Cow<'_, str>> {
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    match memchr::memchr(b'\\', inner.as_bytes()) {
+        Some(_) => serde_json::from_str(json).ok().map(Cow::Owned),
+        None => Some(Cow::Borrowed(inner)),
+    }
+}
+
 impl fmt::Debug for Raw {
     /// Shows the size only: raw values carry arguments and results, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Raw({} bytes)", self.0.len())
+    }
+}
+
+impl From<&serde_json::Value> for Raw {
+    fn from(value: &serde_json::Value) -> Self {
+        Self::encode(value)
+    }
+}
+
+impl From<serde_json::Value> for Raw {
+    fn from(value: serde_json::Value) -> Self {
+        Self::encode(&value)
     }
 }
 

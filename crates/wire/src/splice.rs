@@ -2,13 +2,15 @@
 
 mod skim;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use serde::de::{Error, IgnoredAny};
 use smallvec::SmallVec;
 
+use crate::raw::text_of;
 use crate::{NotJson, Raw, folds_alike};
 
 /// A stretch of an edited object up to this size is copied: that costs less than counting references to it.
@@ -26,6 +28,7 @@ impl Spliced {
     }
 
     /// The slices.
+    #[inline]
     pub fn parts(&self) -> &[Bytes] {
         &self.0
     }
@@ -36,10 +39,11 @@ impl Spliced {
     }
 
     /// Writes it out.
+    #[inline]
     pub fn write_to(&self, out: &mut BytesMut) {
         out.reserve(self.len());
         for part in &self.0 {
-            out.put_slice(part);
+            out.extend_from_slice(part);
         }
     }
 
@@ -66,6 +70,7 @@ impl Spliced {
 }
 
 impl From<Raw> for Spliced {
+    #[inline]
     fn from(raw: Raw) -> Self {
         Self(SmallVec::from_buf([raw.into()]))
     }
@@ -87,6 +92,7 @@ impl<'a> Growing<'a> {
         self.text.extend_from_slice(text);
     }
 
+    #[inline]
     fn slice(&mut self, slice: &Bytes) {
         if slice.len() <= COPIED {
             return self.text(slice);
@@ -95,6 +101,7 @@ impl<'a> Growing<'a> {
         self.parts.push(slice.clone());
     }
 
+    #[inline]
     fn source(&mut self, range: Range<usize>) {
         if range.len() <= COPIED {
             return self.text.extend_from_slice(&self.source[range]);
@@ -160,6 +167,7 @@ impl Span {
 }
 
 impl Member {
+    #[inline]
     fn key<'a>(&self, source: &'a [u8]) -> &'a [u8] {
         &source[self.key.range()]
     }
@@ -170,10 +178,12 @@ impl Member {
     }
 
     /// Keys are compared decoded: `"\u0061"` is `a`.
+    #[inline]
     fn is(&self, source: &[u8], name: &str) -> bool {
         if self.escaped { self.unescaped(source) == name } else { self.key(source) == name.as_bytes() }
     }
 
+    #[inline]
     fn value(&self, source: &Bytes) -> Raw {
         Raw::trusted(source.slice(self.value.range()))
     }
@@ -200,6 +210,12 @@ impl Object {
             .iter()
             .find(|member| member.is(&self.source, name))
             .map(|member| member.value(&self.source))
+    }
+
+    /// The text of the first member called `name`, if it is a string. Borrowed unless it is written with escapes.
+    pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
+        let member = self.members.iter().find(|member| member.is(&self.source, name))?;
+        text_of(std::str::from_utf8(&self.source[member.value.range()]).ok()?)
     }
 
     /// Whether there are several members called `name`: two readers could then disagree about the value.
@@ -250,6 +266,7 @@ impl Object {
     }
 
     /// Starts an edit.
+    #[inline]
     pub fn edit(&self) -> Edit<'_> {
         Edit {
             object: self,
@@ -277,7 +294,8 @@ pub enum Ambiguous {
 pub struct Edit<'a> {
     object: &'a Object,
     changes: SmallVec<[Change; 16]>,
-    values: SmallVec<[Value; 3]>,
+    /// Room for what every call to a modern server gets: its version, capabilities, client and correlation id.
+    values: SmallVec<[Value; 4]>,
 }
 
 /// What happens to an existing member.
@@ -320,19 +338,19 @@ impl Edit<'_> {
         self
     }
 
-    /// Removes every member whose name is `unwanted`.
-    pub fn remove_if(&mut self, unwanted: impl Fn(&str) -> bool) -> &mut Self {
+    /// Removes every member whose name is `unwanted`. The name comes as bytes: it was checked to be UTF-8 when it arrived.
+    pub fn remove_if(&mut self, unwanted: impl Fn(&[u8]) -> bool) -> &mut Self {
         for (member, change) in self.object.members.iter().zip(&mut self.changes) {
             let hit = if member.escaped {
-                unwanted(&member.unescaped(&self.object.source))
+                unwanted(member.unescaped(&self.object.source).as_bytes())
             } else {
-                std::str::from_utf8(member.key(&self.object.source)).is_ok_and(&unwanted)
+                unwanted(member.key(&self.object.source))
             };
             if hit {
                 *change = Change::Remove;
             }
         }
-        self.forget(unwanted);
+        self.forget(|set| unwanted(set.as_bytes()));
         self
     }
 
@@ -485,6 +503,14 @@ mod tests {
         check(r#"{"\u004eame":3}"#, Some(Ambiguous::Resembles("name")));
         check("{\"ta\u{17f}\u{212a}\":3}", Some(Ambiguous::Resembles("task")));
         check(r#"{"\u017f\u212aip":3}"#, Some(Ambiguous::Resembles("skip")));
+    }
+
+    #[test]
+    fn texts_are_borrowed_unless_they_have_escapes() {
+        let object = Object::parse(&Raw::literal(r#"{"a":"x","b":"\u0078","c":7,"a":"y"}"#)).unwrap();
+        assert!(matches!(object.text("a"), Some(Cow::Borrowed("x"))));
+        assert!(matches!(object.text("b"), Some(Cow::Owned(text)) if text == "x"));
+        assert_eq!((object.text("c"), object.text("d")), (None, None));
     }
 
     #[test]

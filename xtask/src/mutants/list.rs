@@ -129,6 +129,7 @@ pub(super) const PACKAGES: &[&str] = &[
     "bridgehead-gateway",
     "bridgehead-front",
     "bridgehead",
+    "bridgehead-cli",
 ];
 
 /// All mutants of the product, or only those in the lines that a diff touches.

@@ -60,10 +60,14 @@ impl Tree {
             steps::output(root, "git", &["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
         let listed: BTreeSet<PathBuf> = String::from_utf8(listed)?
             .split('\0')
-            .filter(|path| !path.is_empty() && root.join(path).is_file())
+            .filter(|path| !path.is_empty() && (root.join(path).is_file() || root.join(path).is_symlink()))
             .map(PathBuf::from)
             .collect();
         for path in &listed {
+            if root.join(path).is_symlink() {
+                link(&self.root.join(path), &fs::read_link(root.join(path))?)?;
+                continue;
+            }
             // Files that may get mutants are written later, together with their mutants.
             if !is_source(path) {
                 write(&self.root.join(path), &fs::read(root.join(path))?)?;
@@ -288,6 +292,19 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Makes a symbolic link like that of the repository, which leads to the copy of its target.
+fn link(path: &Path, target: &Path) -> Result<()> {
+    if fs::read_link(path).is_ok_and(|before| before == target) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // A file of an earlier copy may be in the way.
+    let _ = fs::remove_file(path);
+    std::os::unix::fs::symlink(target, path).with_context(|| format!("cannot link {}", path.display()))
+}
+
 fn gather(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -305,7 +322,7 @@ fn remove_strays(root: &Path, folder: &Path, known: &BTreeSet<PathBuf>) -> Resul
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let relative = path.strip_prefix(root)?;
-        if path.is_dir() {
+        if path.is_dir() && !path.is_symlink() {
             remove_strays(root, &path, known)?;
         } else if !known.contains(relative) {
             fs::remove_file(&path)?;

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use super::covered::Besides;
 use super::reach::{self, Placed};
 use super::{World, http, server};
+use crate::configuration::{Config, Source};
 use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
 use crate::server::ServerName;
-use crate::settings::{AuditSettings, Config, GatewaySettings, Source};
+use crate::settings::{AuditSettings, GatewaySettings};
 use crate::tree::{Entry, Node, Value};
 
 /// The keys under which clients keep their servers.

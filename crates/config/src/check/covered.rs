@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::World;
 use super::reach::{Placed, Refusal, writable};
-use crate::server::{Confinement, Launch, Network, OnMissing, Server, Stdio};
+use crate::server::{Confinement, Launch, Network, OnMissing, ServerConfig, Stdio};
 use crate::settings::{AuditSettings, TokenSource};
 use crate::trail::Trail;
 
@@ -100,7 +100,7 @@ pub(super) fn refused(
             guarded.extend(of_a_server(index, &one.server, stdio, world));
         }
     }
-    let reason = |index: usize, server: &Server| {
+    let reason = |index: usize, server: &ServerConfig| {
         writable(server).iter().find_map(|place| {
             let covers = |guarded: &&Guarded| {
                 let less_confined = guarded.of.is_none_or(|other| {
@@ -134,7 +134,7 @@ fn refusal(place: &Path, found: &Guarded, placed: &[Placed<'_>]) -> Refusal {
 }
 
 /// Whether the server is confined at least as tightly as `than`.
-fn is_as_confined(server: &Server, than: Option<&Confinement>) -> bool {
+fn is_as_confined(server: &ServerConfig, than: Option<&Confinement>) -> bool {
     let (Some(asked), Some(than)) = (&server.confinement, than) else { return false };
     let files = match (&asked.files, &than.files) {
         (_, None) => true,
@@ -202,7 +202,7 @@ fn of_the_gateway(
 }
 
 /// The files and folders that decide which code a server runs. Their descriptions show no configured values.
-fn of_a_server(index: usize, server: &Server, stdio: &Stdio, world: World<'_>) -> Vec<Guarded> {
+fn of_a_server(index: usize, server: &ServerConfig, stdio: &Stdio, world: World<'_>) -> Vec<Guarded> {
     let cwd = absolute(world.cwd, stdio.cwd.as_deref().unwrap_or(world.cwd));
     let mut guarded = Vec::new();
     let mut add = |path: PathBuf, what: String, folder: bool| {

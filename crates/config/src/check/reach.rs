@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::World;
 use super::covered::{self, Besides};
 use crate::section::Findings;
-use crate::server::{FileAccess, Launch, Server};
+use crate::server::{FileAccess, Launch, ServerConfig};
 use crate::trail::Trail;
 use crate::tree::Span;
 
 /// A server from the file, and its place there.
 pub(super) struct Placed<'t> {
-    pub(super) server: Server,
+    pub(super) server: ServerConfig,
     /// Its name in the file.
     pub(super) span: &'t Span,
     /// The file that its variables come from.
@@ -152,7 +152,7 @@ fn inside_another_servers_folder(index: usize, trails: &[Trail], placed: &[Place
 }
 
 /// What a server may write; empty if the server does not run or its files are not confined.
-pub(super) fn writable(server: &Server) -> &[PathBuf] {
+pub(super) fn writable(server: &ServerConfig) -> &[PathBuf] {
     match (&server.launch, &server.confinement) {
         (Launch::Unusable { .. }, _) | (_, None) => &[],
         (_, Some(asked)) => asked.files.as_ref().map_or(&[], |files| &files.write),

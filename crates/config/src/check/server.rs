@@ -17,8 +17,8 @@ use crate::roots::{Roots, file_uri};
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{
-    EraChoice, HealthProbe, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, Retry, Server,
-    ServerName, Stdio, ToolOverride, Transport,
+    EraChoice, HealthProbe, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, RemoteTransport,
+    Retry, ServerConfig, ServerName, Stdio, ToolOverride,
 };
 use crate::settings::GatewaySettings;
 use crate::tree::{Entry, Span, Value};
@@ -27,7 +27,7 @@ use crate::url::Url;
 /// A server as it was read.
 #[derive(Debug)]
 pub(super) struct Read {
-    pub(super) server: Server,
+    pub(super) server: ServerConfig,
     pub(super) disabled: bool,
     /// The file that its variables come from, whether it exists or not.
     pub(super) env_file: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub(super) fn read(
 ) -> Read {
     let told_before = findings.diagnostics.len();
     findings.enter_server(name.as_str());
-    let mut server = Server::new(name, Launch::Unusable { reason: String::new() }, gateway);
+    let mut server = ServerConfig::new(name, Launch::Unusable { reason: String::new() }, gateway);
     let mut launch = None;
     let (mut disabled, mut env_file) = (false, None);
     let translated = match &entry.node.value {
@@ -272,7 +272,7 @@ impl Reader<'_> {
         }
     }
 
-    fn remote(&mut self, section: &Section<'_>, transport: Option<Transport>) -> Option<Remote> {
+    fn remote(&mut self, section: &Section<'_>, transport: Option<RemoteTransport>) -> Option<Remote> {
         let (headers, proxy) = (self.headers(section), self.proxy(section));
         let (text, span) = section.text("url")?;
         let text = self.fill("url", text, span)?;
@@ -289,7 +289,7 @@ impl Reader<'_> {
         };
         let Remote { transport: by_scheme, .. } = Remote::new(url.clone());
         let transport = transport.unwrap_or(by_scheme);
-        if (transport == Transport::WebSocket) != url.is_web_socket() {
+        if (transport == RemoteTransport::WebSocket) != url.is_web_socket() {
             self.mistake(
                 "`type` and `url` do not match",
                 span,
@@ -297,7 +297,7 @@ impl Reader<'_> {
             );
             return None;
         }
-        if let (Transport::Sse, Some(("modern", span))) = (transport, section.text("era")) {
+        if let (RemoteTransport::Sse, Some(("modern", span))) = (transport, section.text("era")) {
             self.mistake(
                 "`era = \"modern\"` cannot be spoken over HTTP+SSE",
                 span,
@@ -525,12 +525,12 @@ impl Reader<'_> {
 }
 
 /// The transport that `type` names; `None` for stdio.
-fn transport(name: &str) -> Option<Transport> {
+fn transport(name: &str) -> Option<RemoteTransport> {
     match name {
         "stdio" => None,
-        "sse" => Some(Transport::Sse),
-        "websocket" | "ws" => Some(Transport::WebSocket),
-        _ => Some(Transport::Http),
+        "sse" => Some(RemoteTransport::Sse),
+        "websocket" | "ws" => Some(RemoteTransport::WebSocket),
+        _ => Some(RemoteTransport::Http),
     }
 }
 

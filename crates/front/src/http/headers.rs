@@ -117,7 +117,7 @@ pub(crate) fn check_mirrored<B: Backend>(
         Some(_) => {}
     }
     let Some(member) = method.named_by() else { return Ok(()) };
-    let name = params.and_then(|params| params.get(member)).and_then(|name| name.to_text());
+    let name = params.and_then(|params| params.text(member));
     check_value("Mcp-Name", single(headers, "Mcp-Name", &NAME)?, name.as_deref(), |text, name| text == name)?;
     let tool = name.filter(|_| *method == Method::ToolsCall);
     tool.map_or(Ok(()), |tool| {

@@ -8,7 +8,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use bridgehead_gateway::{Caller, Feed, Outlet, Principal, ProgressSink, Questioner, Transport};
+use bridgehead_gateway::{Caller, ClientTransport, Feed, Outlet, Principal, ProgressSink, Questioner};
 use bridgehead_wire::{
     ClientNote, Era, Id, Malformed, Message, Method, Note, Notification, Raw, Request, Revision, RpcError,
     Spliced, code,
@@ -195,7 +195,7 @@ fn call<B: Backend>(
     let caller = Caller {
         principal: session.principal.clone(),
         revision: session.revision,
-        transport: Transport::Http,
+        transport: ClientTransport::Http,
         session: session.identity.clone(),
         questioner: way.questioner,
     };

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use bridgehead_gateway::{Caller, ClientRequest, Principal, ProgressSink, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, Principal, ProgressSink};
 use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code};
 use http::{HeaderMap, StatusCode};
 use tracing::debug;
@@ -51,7 +51,7 @@ pub(crate) fn check<B: Backend>(
         session: front.stateless.of(&principal),
         principal,
         revision: Revision::V2026_07_28,
-        transport: Transport::Http,
+        transport: ClientTransport::Http,
         questioner: None,
     };
     match reading.into_request(method, &id) {

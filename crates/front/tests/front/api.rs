@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, Server as Upstream};
+use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, ServerConfig};
 use bridgehead_events::Counter;
 use bridgehead_front::{Api, Token, Workers, authenticator, router, serve, serve_socket};
 use bridgehead_gateway::{Gateway, Options};
@@ -32,7 +32,7 @@ struct Place {
 impl Place {
     async fn new() -> Self {
         let launch = Launch::Unusable { reason: "not for real".to_owned() };
-        let servers = vec![Upstream::new("files".parse().unwrap(), launch, &GatewaySettings::default())];
+        let servers = vec![ServerConfig::new("files".parse().unwrap(), launch, &GatewaySettings::default())];
         let gateway = Gateway::new(Options { servers, ..Options::default() }).unwrap();
         gateway.start();
         gateway.settled().await;

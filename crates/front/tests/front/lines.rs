@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::fake::{Fake, code_of, id_of, initialize, legacy, modern, told};
 use bridgehead_front::{DRAIN_AFTER_END, LineOptions, serve_lines};
-use bridgehead_gateway::{Lists, Principal, Transport};
+use bridgehead_gateway::{ClientTransport, Lists, Principal};
 use serde_json::Value;
 use tokio::io::{
     AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadBuf,
@@ -32,7 +32,7 @@ impl Client {
         let shutdown = CancellationToken::new();
         let options = LineOptions {
             principal: Principal::local(),
-            transport: Transport::Memory,
+            transport: ClientTransport::Memory,
             max_message_bytes: LIMIT,
         };
         let server =
@@ -356,7 +356,7 @@ impl AsyncWrite for Broken {
 async fn a_failure_to_read_or_write_is_returned() {
     let options = || LineOptions {
         principal: Principal::local(),
-        transport: Transport::Memory,
+        transport: ClientTransport::Memory,
         max_message_bytes: LIMIT,
     };
     for (kind, expected) in [(ErrorKind::BrokenPipe, None), (ErrorKind::TimedOut, Some(ErrorKind::TimedOut))]

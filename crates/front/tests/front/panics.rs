@@ -1,7 +1,7 @@
 //! Panics while a client is served: the request is answered, the backend is told, and the next request is served.
 
 use bridgehead_front::{LineOptions, serve_lines};
-use bridgehead_gateway::{Principal, Transport};
+use bridgehead_gateway::{ClientTransport, Principal};
 use serde_json::{Value, json};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -159,8 +159,11 @@ impl tokio::io::AsyncWrite for PanickingClock {
 async fn a_panic_of_the_writer_is_told() {
     let fake = Fake::new();
     let (mut write, read) = tokio::io::duplex(1024);
-    let options =
-        LineOptions { principal: Principal::local(), transport: Transport::Memory, max_message_bytes: 1024 };
+    let options = LineOptions {
+        principal: Principal::local(),
+        transport: ClientTransport::Memory,
+        max_message_bytes: 1024,
+    };
     tokio::io::AsyncWriteExt::write_all(&mut write, b"{}\n").await.unwrap();
     let serving = serve_lines(read, PanickingClock, fake.clone(), options, CancellationToken::new());
     tokio::time::timeout(std::time::Duration::from_secs(60), serving).await.unwrap().unwrap();

@@ -15,7 +15,7 @@ use bridgehead_wire::{Method, Raw};
 
 pub use principal::{Principal, PrincipalKind};
 
-use crate::error::CallError;
+use crate::error::GatewayError;
 
 /// What a principal does with a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,5 +86,5 @@ pub trait Limiter: Send + Sync + 'static {
     ///
     /// # Errors
     /// The failure that the client gets. It should say when the client may try again.
-    fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, CallError>;
+    fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError>;
 }

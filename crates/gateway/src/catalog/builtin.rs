@@ -38,6 +38,7 @@ pub(crate) fn server_ping(gateway: Weak<Inner>) -> NativeTool {
     )
     .data_schema(data)
     .read_only()
+    .builtin()
 }
 
 /// `server_health`: the state of every upstream, queued calls, counters, and what the gateway offers.
@@ -61,6 +62,7 @@ pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
     })
     .data_schema(data)
     .read_only()
+    .builtin()
 }
 
 fn whole_milliseconds(duration: Duration) -> u64 {

@@ -1,12 +1,13 @@
-//! Merges the prompts, resources and templates of all servers. Each is listed, found by name, and requested
-//! from the server it came from.
+//! Merges the prompts, resources and templates of all servers and of this program. Each is listed, found by
+//! name, and requested from the server it came from, or served by its Rust handler.
 //!
 //! Prompts are named like tools. A URI appears in many places, so it passes unchanged. If two servers have
-//! the same URI, the first one in the configuration owns it, unless `resource_uris` is `"rewrite"`. Unchanged
-//! parts are reused from the previous merge.
+//! the same URI, the first one in the configuration owns it, unless `resource_uris` is `"rewrite"`. What is
+//! written in Rust keeps its name and its URI; a server's prompt of that name is prefixed. Unchanged parts are
+//! reused from the previous merge.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bridgehead_config::ResourceUris;
@@ -17,6 +18,7 @@ use tracing::debug;
 use crate::access::{Action, Decision, Thing};
 use crate::catalog::fnv::Fnv;
 use crate::catalog::names::{Wanted, expose, plain};
+use crate::catalog::native::NativeItem;
 use crate::catalog::offers::{Offer, Offers, Share};
 use crate::catalog::pages::{Lists, Pages};
 use crate::catalog::view::Decide;
@@ -77,25 +79,60 @@ impl Owner {
     }
 }
 
+/// What serves a prompt, a resource or a template. `N` is what this program has of that kind.
+#[derive(Debug)]
+pub(crate) enum ItemTarget<N> {
+    Native(Arc<N>),
+    Server { owner: Owner, item: Arc<Item> },
+}
+
 /// One offered prompt, resource or template.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<N> {
     /// The name or URI that clients use.
     pub(crate) name: Arc<str>,
-    pub(crate) owner: Owner,
-    pub(crate) item: Arc<Item>,
+    pub(crate) target: ItemTarget<N>,
     /// The entry as lists show it: under the offered name, every other byte from the server.
     definition: Raw,
 }
 
+impl<N: NativeItem> Entry<N> {
+    /// The server that it belongs to; `None` for one of this program.
+    pub(crate) fn server(&self) -> Option<&Arc<str>> {
+        match &self.target {
+            ItemTarget::Native(_) => None,
+            ItemTarget::Server { owner, .. } => Some(&owner.server),
+        }
+    }
+
+    /// The name or URI that its server, or this program, knows it by.
+    pub(crate) fn own(&self) -> &str {
+        match &self.target {
+            ItemTarget::Native(native) => native.key(),
+            ItemTarget::Server { item, .. } => &item.name,
+        }
+    }
+
+    fn is_native(&self) -> bool {
+        matches!(self.target, ItemTarget::Native(_))
+    }
+
+    /// Whether it is this item of that server.
+    fn is_at(&self, server: &Owner, of: &Arc<Item>) -> bool {
+        matches!(&self.target, ItemTarget::Server { owner, item } if Arc::ptr_eq(item, of) && owner.is(server))
+    }
+}
+
 /// All items of one kind.
 #[derive(Debug)]
-pub(crate) struct Merged {
-    /// The entries that lists show, in order.
-    listed: Vec<Arc<Entry>>,
-    by_name: HashMap<Arc<str>, Arc<Entry>>,
+pub(crate) struct Merged<N> {
+    /// The entries that lists show, in order: those of servers, then those of this program.
+    listed: Vec<Arc<Entry<N>>>,
+    by_name: HashMap<Arc<str>, Arc<Entry<N>>>,
     lists: Lists,
     sources: Vec<Source>,
+    /// How many of this program there are. None is ever taken away or replaced.
+    natives: usize,
 }
 
 /// The share that a part of the merge was read from.
@@ -114,9 +151,10 @@ impl Source {
     }
 }
 
-impl Merged {
+impl<N: NativeItem> Merged<N> {
     pub(crate) fn merge(
         kind: ItemKind,
+        natives: &[Arc<N>],
         offers: &Offers,
         (name_limit, uris): (usize, ResourceUris),
         server_info: &Raw,
@@ -126,27 +164,37 @@ impl Merged {
         let of_kind = || offers.all.iter().filter(|offer| !kind.of(&offer.share).is_empty());
         if let Some(before) = before
             && before.lists.is_complete() == complete
+            && before.natives == natives.len()
             && before.sources.len() == of_kind().count()
             && before.sources.iter().zip(of_kind()).all(|(source, offer)| source.is_of(kind, offer))
         {
             return Arc::clone(before);
         }
-        let mut names = names(kind, of_kind(), name_limit, uris).into_iter();
+        let known = |name: &str| before.and_then(|before| before.by_name.get(name));
+        let taken: HashSet<&str> = natives.iter().map(|native| native.key()).collect();
+        let mut names = names(kind, of_kind(), &taken, name_limit, uris).into_iter();
         let mut listed = Vec::new();
-        let mut by_name = HashMap::new();
+        let mut by_name: HashMap<Arc<str>, Arc<Entry<N>>> = HashMap::new();
+        let own = natives.iter().map(|native| match known(native.key()) {
+            Some(entry) if entry.is_native() => Arc::clone(entry),
+            _ => Arc::new(Entry {
+                name: native.key().into(),
+                target: ItemTarget::Native(Arc::clone(native)),
+                definition: native.definition(),
+            }),
+        });
+        let own: Vec<Arc<Entry<N>>> = own.collect();
+        by_name.extend(own.iter().map(|entry| (Arc::clone(&entry.name), Arc::clone(entry))));
         for offer in of_kind() {
             let owner = Owner::of(&offer.share);
             for item in kind.of(&offer.share).iter() {
                 let Some(name) = names.next() else { break };
-                let entry = match before.and_then(|before| before.by_name.get(&name)) {
-                    Some(known) if Arc::ptr_eq(&known.item, item) && known.owner.is(&owner) => {
-                        Arc::clone(known)
-                    }
+                let entry = match known(&name) {
+                    Some(known) if known.is_at(&owner, item) => Arc::clone(known),
                     _ => Arc::new(Entry {
                         definition: definition(kind, &name, item),
                         name,
-                        owner: owner.clone(),
-                        item: Arc::clone(item),
+                        target: ItemTarget::Server { owner: owner.clone(), item: Arc::clone(item) },
                     }),
                 };
                 match by_name.entry(Arc::clone(&entry.name)) {
@@ -157,12 +205,13 @@ impl Merged {
                         }
                     }
                     Slot::Occupied(first) => {
-                        let first: &Arc<Entry> = first.get();
-                        debug!(name = %entry.name, server = %owner.server, of = %first.owner.server, "two servers offer this; the first owns it");
+                        let first = first.get().server().map_or("this program", |server| server);
+                        debug!(name = %entry.name, server = %owner.server, of = first, "two servers offer this; the first owns it");
                     }
                 }
             }
         }
+        listed.extend(own);
         let pages = Arc::new(Pages::new(fingerprint(&listed), listed.len()));
         let sources = of_kind().map(|offer| Source {
             share: Arc::clone(&offer.share),
@@ -172,6 +221,7 @@ impl Merged {
         Arc::new(Self {
             lists: Lists::new(kind.member(), pages, complete, server_info.clone()),
             sources: sources.collect(),
+            natives: natives.len(),
             listed,
             by_name,
         })
@@ -184,9 +234,9 @@ impl Merged {
         decide: &Decide<'_>,
         before: Option<&Arc<Self>>,
     ) -> Arc<Self> {
-        let admits = |entry: &&Arc<Entry>| {
-            let thing = Thing { server: Some(&entry.owner.server), name: &entry.item.name, read_only: true };
-            decide(action, thing) != Decision::Deny
+        let admits = |entry: &&Arc<Entry<N>>| {
+            let server = entry.server().map(|server| &**server);
+            decide(action, Thing { server, name: entry.own(), read_only: true }) != Decision::Deny
         };
         let by_name: HashMap<_, _> = self
             .by_name
@@ -197,7 +247,7 @@ impl Merged {
         if by_name.len() == self.by_name.len() {
             return Arc::clone(self);
         }
-        let listed: Vec<Arc<Entry>> =
+        let listed: Vec<Arc<Entry<N>>> =
             self.listed.iter().filter(|entry| by_name.contains_key(&entry.name)).cloned().collect();
         let pages = Arc::new(Pages::new(fingerprint(&listed), listed.len()));
         let pages = match before {
@@ -205,17 +255,22 @@ impl Merged {
             _ => pages,
         };
         let lists = self.lists.around_pages(pages);
-        Arc::new(Self { listed, by_name, lists, sources: Vec::new() })
+        Arc::new(Self { listed, by_name, lists, sources: Vec::new(), natives: 0 })
     }
 
     /// The entry of that name.
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Entry>> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Entry<N>>> {
         self.by_name.get(name)
     }
 
     /// The entries that clients see, in order.
-    pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Entry<N>>> {
         self.listed.iter()
+    }
+
+    /// Whether clients see one of this program.
+    pub(crate) fn has_natives(&self) -> bool {
+        self.listed.last().is_some_and(|entry| entry.is_native())
     }
 
     /// The page of the list that `cursor` points to; `None` if the cursor does not belong to this list.
@@ -230,7 +285,7 @@ impl Merged {
 }
 
 /// A hash that identifies a list by its definitions.
-fn fingerprint(listed: &[Arc<Entry>]) -> u64 {
+fn fingerprint<N>(listed: &[Arc<Entry<N>>]) -> u64 {
     let mut generation = Fnv::new();
     for entry in listed {
         generation.add(entry.definition.bytes());
@@ -242,6 +297,7 @@ fn fingerprint(listed: &[Arc<Entry>]) -> u64 {
 fn names<'a>(
     kind: ItemKind,
     offers: impl Iterator<Item = &'a Offer>,
+    taken: &HashSet<&str>,
     limit: usize,
     uris: ResourceUris,
 ) -> Vec<Arc<str>> {
@@ -255,14 +311,13 @@ fn names<'a>(
             })
             .collect();
     }
-    let none = std::collections::HashSet::new();
     let plain: Vec<Arc<str>> =
-        items().map(|(share, item)| plain(&share.server, &item.name, share.prefixed, &none)).collect();
+        items().map(|(share, item)| plain(&share.server, &item.name, share.prefixed, taken)).collect();
     let wanted: Vec<Wanted<'_>> = items()
         .zip(&plain)
         .map(|((share, item), plain)| Wanted { server: &share.server, tool: &item.name, plain })
         .collect();
-    expose(&wanted, &none, limit)
+    expose(&wanted, taken, limit)
 }
 
 fn definition(kind: ItemKind, name: &str, item: &Item) -> Raw {

@@ -20,16 +20,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::{Mode, Prefix, ResourceUris};
-use bridgehead_schema::{HeaderParameter, Validator};
+use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{Features, Lists as Changed, Tool, Upstream};
 use bridgehead_wire::{Object, Raw, Revision, Spliced, key};
 use tracing::debug;
 
 use crate::catalog::fnv::Fnv;
 use crate::catalog::instructions::section;
-use crate::catalog::items::{ItemKind, Merged, Owner};
+use crate::catalog::items::{Entry, ItemKind, ItemTarget, Merged, Owner};
 use crate::catalog::names::{Wanted, expose};
-use crate::catalog::native::NativeTool;
+use crate::catalog::native::{NativePrompt, NativeResource, Natives, RegisteredTool};
 use crate::catalog::offers::{Offers, Share};
 use crate::catalog::pages::{Lists, Pages};
 use crate::catalog::template::matches;
@@ -39,18 +39,10 @@ use crate::relay::uris::inward;
 /// The lock of a tool whose calls take turns, first come, first served.
 pub(crate) type ToolLock = Arc<tokio::sync::Mutex<()>>;
 
-/// A Rust tool with its schema compiled.
-#[derive(Debug)]
-pub(crate) struct Registered {
-    pub(crate) tool: NativeTool,
-    pub(crate) validator: Validator,
-    pub(crate) definition: Raw,
-}
-
 /// What runs a tool.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
-    Native(Arc<Registered>),
+    Native(Arc<RegisteredTool>),
     Upstream { upstream: Upstream, tool: Arc<Tool>, queue: Arc<Queue> },
 }
 
@@ -74,6 +66,22 @@ impl Route {
             Target::Native(_) => None,
             Target::Upstream { tool, .. } => Some(&tool.headers),
         }
+    }
+}
+
+/// Who has a resource.
+pub(crate) enum ResourceOwner {
+    Native(Arc<NativeResource>),
+    /// The servers to ask, in this order. Empty if there are none.
+    Servers(Vec<Owner>),
+}
+
+impl ResourceOwner {
+    /// Nobody.
+    pub(crate) const NOBODY: Self = Self::Servers(Vec::new());
+
+    pub(crate) fn is_nobody(&self) -> bool {
+        matches!(self, Self::Servers(servers) if servers.is_empty())
     }
 }
 
@@ -114,11 +122,11 @@ pub(crate) struct Catalog {
     /// In the order of the lists.
     groups: Vec<Group>,
     lists: Lists,
-    pub(crate) prompts: Arc<Merged>,
-    pub(crate) resources: Arc<Merged>,
-    pub(crate) templates: Arc<Merged>,
+    pub(crate) prompts: Arc<Merged<NativePrompt>>,
+    pub(crate) resources: Arc<Merged<NativeResource>>,
+    pub(crate) templates: Arc<Merged<NativeResource>>,
     uris: ResourceUris,
-    /// The features of all listed servers, combined.
+    /// The features of all listed servers and of what is written in Rust, combined.
     pub(crate) features: Features,
     /// The experimental capabilities of the only server. `None` with several servers: a client could not tell
     /// whose they are.
@@ -133,10 +141,10 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Merges the upstreams in their current state with the Rust tools.
+    /// Merges the upstreams in their current state with what is written in Rust.
     pub(crate) fn of(
         shape: Shape,
-        natives: &[Arc<Registered>],
+        natives: &Natives,
         upstreams: &[Upstream],
         queues: &Queues,
         server_info: &Raw,
@@ -144,21 +152,21 @@ impl Catalog {
     ) -> Self {
         let known = before.by_server();
         let shares = |server: &str| known.get(server).and_then(|group| group.share.as_ref());
-        let offers = Offers::gather(upstreams, shape.prefix, &names_of(natives), queues, shares);
+        let offers = Offers::gather(upstreams, shape.prefix, &natives.tool_names(), queues, shares);
         Self::merge(shape, natives, &offers, server_info, Some(before))
     }
 
-    /// Merges the offers and the Rust tools, offers first. Everything unchanged is reused from `before`,
-    /// including the tool locks that calls may be waiting for.
+    /// Merges the offers and what is written in Rust, offers first. Everything unchanged is reused from
+    /// `before`, including the tool locks that calls may be waiting for.
     pub(crate) fn merge(
         shape: Shape,
-        natives: &[Arc<Registered>],
+        natives: &Natives,
         offers: &Offers,
         server_info: &Raw,
         before: Option<&Self>,
     ) -> Self {
         let wanted: Vec<Wanted<'_>> = offers.all.iter().flat_map(|offer| offer.share.wanted()).collect();
-        let mut names = expose(&wanted, &names_of(natives), shape.name_limit).into_iter();
+        let mut names = expose(&wanted, &natives.tool_names(), shape.name_limit).into_iter();
         let known = before.map(Self::by_server).unwrap_or_default();
         let mut groups: Vec<Group> = Vec::with_capacity(offers.all.len() + 1);
         for offer in &offers.all {
@@ -166,7 +174,7 @@ impl Catalog {
             let known = known.get(&*offer.share.server).copied().filter(|group| group.is_of(&offer.share));
             groups.push(Group::of_share(&offer.share, names, offer.listed, shape.mode, known, before));
         }
-        groups.push(Group::of_natives(natives, before));
+        groups.push(Group::of_natives(&natives.tools, before));
         let total = groups.iter().map(|group| group.routes.len()).sum();
         let mut routes = HashMap::with_capacity(total);
         for route in groups.iter().flat_map(|group| &group.routes) {
@@ -176,19 +184,29 @@ impl Catalog {
             Some(before) if same_list(&before.groups, &groups) => Arc::clone(&before.lists.pages),
             _ => Arc::new(Pages::new(generation(&groups), listed(&groups).count())),
         };
-        let merged = |kind: ItemKind, known: fn(&Self) -> &Arc<Merged>| {
-            Merged::merge(kind, offers, (shape.name_limit, shape.uris), server_info, before.map(known))
+        let named = (shape.name_limit, shape.uris);
+        let known = before.map(|before| &before.prompts);
+        let prompts = Merged::merge(ItemKind::Prompts, &natives.prompts, offers, named, server_info, known);
+        let merged = |kind: ItemKind, own: &[Arc<NativeResource>], known| {
+            Merged::merge(kind, own, offers, named, server_info, known)
         };
+        let known = before.map(|before| &before.resources);
+        let resources = merged(ItemKind::Resources, &natives.resources, known);
+        let known = before.map(|before| &before.templates);
+        let templates = merged(ItemKind::Templates, &natives.templates, known);
         let only = offers.all.first().filter(|offer| offer.listed && offers.servers == 1);
         let experimental = only.and_then(|offer| offer.share.experimental.clone());
         let listed_shares = offers.all.iter().filter(|offer| offer.listed).map(|offer| &offer.share);
         let catalog = Self {
             routes,
-            prompts: merged(ItemKind::Prompts, |before| &before.prompts),
-            resources: merged(ItemKind::Resources, |before| &before.resources),
-            templates: merged(ItemKind::Templates, |before| &before.templates),
+            features: listed_shares
+                .fold(native_features(&groups, &prompts, &resources, &templates), |all, share| {
+                    all.or(share.features)
+                }),
+            prompts,
+            resources,
+            templates,
             uris: shape.uris,
-            features: listed_shares.fold(Features::default(), |all, share| all.or(share.features)),
             experimental,
             lists: Lists::new("tools", pages, offers.starting == 0, server_info.clone()),
             instructions: OnceLock::new(),
@@ -247,16 +265,19 @@ impl Catalog {
         }
     }
 
-    /// The servers to ask for a resource. The one that lists it, alone; else the first with a matching
-    /// template, alone; else every server with resources, those that list others under the same scheme first.
-    pub(crate) fn owners(&self, uri: &str) -> Vec<Owner> {
+    /// Who has a resource: the one that lists it, alone; else the first with a matching template, alone, those
+    /// of this program first; else every server with resources, those that list others under the same scheme
+    /// first.
+    pub(crate) fn resource_owner(&self, uri: &str) -> ResourceOwner {
         let exact = self.resources.get(uri);
-        let owner = exact.or_else(|| self.templates.listed().find(|entry| matches(&entry.name, uri)));
-        if let Some(owner) = owner {
-            return vec![owner.owner.clone()];
+        if let Some(entry) = exact.or_else(|| self.matching_template(uri)) {
+            return match &entry.target {
+                ItemTarget::Native(native) => ResourceOwner::Native(Arc::clone(native)),
+                ItemTarget::Server { owner, .. } => ResourceOwner::Servers(vec![owner.clone()]),
+            };
         }
         if let Some((server, _)) = inward(uri).filter(|_| self.uris == ResourceUris::Rewrite) {
-            return self.owner(server).into_iter().collect();
+            return ResourceOwner::Servers(self.owner(server).into_iter().collect());
         }
         let scheme = uri.split(':').next().unwrap_or_default();
         let is_of_scheme = |share: &Share| {
@@ -266,7 +287,14 @@ impl Catalog {
         let shares = self.groups.iter().filter(|group| group.listed).filter_map(|group| group.share.as_ref());
         let (first, then): (Vec<_>, Vec<_>) =
             shares.filter(|share| share.features.resources).partition(|share| is_of_scheme(share));
-        first.into_iter().chain(then).map(|share| Owner::of(share)).collect()
+        ResourceOwner::Servers(first.into_iter().chain(then).map(|share| Owner::of(share)).collect())
+    }
+
+    /// The template that a URI matches.
+    fn matching_template(&self, uri: &str) -> Option<&Arc<Entry<NativeResource>>> {
+        let fits = |entry: &&Arc<Entry<NativeResource>>| matches(&entry.name, uri);
+        let own = self.templates.listed().filter(|entry| entry.server().is_none()).find(fits);
+        own.or_else(|| self.templates.listed().find(fits))
     }
 
     /// The server of that name, if it is known.
@@ -279,7 +307,9 @@ impl Catalog {
         let said = self.instructions.get_or_init(|| {
             let mut prompts: HashMap<&str, Vec<&str>> = HashMap::new();
             for entry in self.prompts.listed() {
-                prompts.entry(&entry.owner.server).or_default().push(&entry.name);
+                if let Some(server) = entry.server() {
+                    prompts.entry(server).or_default().push(&entry.name);
+                }
             }
             let shown = self.groups.iter().filter(|group| group.listed);
             let sections: Vec<String> = shown
@@ -341,7 +371,7 @@ impl Group {
         Self { share: Some(Arc::clone(share)), routes, listed, summary }
     }
 
-    fn of_natives(natives: &[Arc<Registered>], before: Option<&Catalog>) -> Self {
+    fn of_natives(natives: &[Arc<RegisteredTool>], before: Option<&Catalog>) -> Self {
         let routes: Vec<Arc<Route>> = natives
             .iter()
             .map(|native| {
@@ -451,8 +481,18 @@ fn definition(name: &str, tool: &Tool, cached: bool) -> Raw {
     edit.finish().to_raw()
 }
 
-fn names_of(natives: &[Arc<Registered>]) -> HashSet<&str> {
-    natives.iter().map(|native| native.tool.name()).collect()
+/// What clients can use because of what is written in Rust. Built-in tools write no log lines.
+fn native_features(
+    groups: &[Group],
+    prompts: &Merged<NativePrompt>,
+    resources: &Merged<NativeResource>,
+    templates: &Merged<NativeResource>,
+) -> Features {
+    let logs =
+        |route: &Arc<Route>| matches!(&route.target, Target::Native(native) if !native.tool.is_builtin());
+    let (prompts, resources) = (prompts.has_natives(), resources.has_natives() || templates.has_natives());
+    let logging = prompts || resources || listed(groups).any(logs);
+    Features { prompts, resources, subscribe: resources, logging, ..Features::default() }
 }
 
 fn lock(before: Option<&Catalog>, name: &str) -> ToolLock {

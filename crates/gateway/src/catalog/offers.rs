@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use bridgehead_config::{GatewaySettings, Prefix, Server};
+use bridgehead_config::{GatewaySettings, Prefix, ServerConfig};
 use bridgehead_upstream::{Features, Items, Listing, Tool, Upstream, UpstreamState};
 use bridgehead_wire::Raw;
 use tracing::{debug, warn};
@@ -199,7 +199,7 @@ impl Offers {
 
 /// Warnings about settings for tools that a server does not have: a filter, a lock or a limit that its author
 /// relies on and that has no effect.
-pub(crate) fn without_effect(server: &Server, listing: &Listing) -> Vec<String> {
+pub(crate) fn without_effect(server: &ServerConfig, listing: &Listing) -> Vec<String> {
     let names: Vec<&str> = listing.iter().map(|tool| tool.name.as_str()).collect();
     let meant = |written: &str| {
         // Patterns match the server's own name of a tool; writing the offered name is the usual mistake.
@@ -233,12 +233,12 @@ fn shown(name: &str) -> String {
 
 /// The servers among `servers` that may offer a tool called `tool`, for a caller that wants to start only
 /// those. They keep the names that their tools have when all servers run.
-pub fn may_offer(settings: &GatewaySettings, servers: &[Server], tool: &str) -> Vec<Server> {
+pub fn may_offer(settings: &GatewaySettings, servers: &[ServerConfig], tool: &str) -> Vec<ServerConfig> {
     let named = servers.iter().map(|server| {
         let prefixed = is_prefixed(settings.prefix, server.prefix, servers.len());
-        Server { prefix: Some(prefixed), ..server.clone() }
+        ServerConfig { prefix: Some(prefixed), ..server.clone() }
     });
-    let may = |server: &Server| {
+    let may = |server: &ServerConfig| {
         // A short form may be cut inside the server's name, so it does not identify the server.
         may_be_short(tool) || server.prefix == Some(false) || is_under(tool, server.name.as_ref())
     };
@@ -266,12 +266,12 @@ mod tests {
         #[track_caller]
         fn check(servers: &[(&str, Option<bool>)], tool: &str, expected: &[(&str, bool)]) {
             let settings = GatewaySettings::default();
-            let servers: Vec<Server> = servers
+            let servers: Vec<ServerConfig> = servers
                 .iter()
                 .map(|(name, prefix)| {
                     let launch = Launch::Unusable { reason: String::new() };
-                    let server = Server::new(name.parse().unwrap(), launch, &settings);
-                    Server { prefix: *prefix, ..server }
+                    let server = ServerConfig::new(name.parse().unwrap(), launch, &settings);
+                    ServerConfig { prefix: *prefix, ..server }
                 })
                 .collect();
             let found = may_offer(&settings, &servers, tool);

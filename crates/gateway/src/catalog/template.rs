@@ -1,46 +1,31 @@
-//! Tells whether a URI may have been made from a URI template (RFC 6570).
+//! Tells whether a URI may have been made from a URI template (RFC 6570), and from which values.
 //!
-//! The match is approximate: it only picks the server to ask, and the server decides. `{name}` matches
-//! anything but `/`, `?` and `#`; an expression with an operator matches anything, including nothing.
+//! For servers the match is approximate: it only picks the server to ask, and the server decides. `{name}`
+//! matches anything but `/`, `?` and `#`; an expression with an operator matches anything, including nothing.
+//! A template of ours has only expressions whose values can be told: `{name}` and `{+name}`.
+
+use std::collections::BTreeMap;
 
 /// Whether `uri` matches `template`. The work is bounded by the product of their lengths.
 pub(crate) fn matches(template: &str, uri: &str) -> bool {
     let Some(parts) = parse(template) else { return false };
-    // The prefixes of the URI that the parts so far can match.
+    let reached = parts.iter().fold(nothing_yet(uri), |reached, part| part.reach(&reached, uri));
+    reached[uri.len()]
+}
+
+/// The prefixes of the URI that no part at all matches: the empty one.
+fn nothing_yet(uri: &str) -> Vec<bool> {
     let mut reached = vec![false; uri.len() + 1];
     reached[0] = true;
-    for part in parts {
-        let mut next = vec![false; uri.len() + 1];
-        match part {
-            Part::Literal(text) => {
-                for at in (0..=uri.len()).filter(|at| reached[*at]) {
-                    if uri.as_bytes()[at..].starts_with(text.as_bytes()) {
-                        next[at + text.len()] = true;
-                    }
-                }
-            }
-            Part::Segment => {
-                let mut open = false;
-                for (at, byte) in uri.bytes().enumerate() {
-                    open |= reached[at];
-                    open &= !matches!(byte, b'/' | b'?' | b'#');
-                    next[at + 1] = open;
-                }
-            }
-            Part::Anything => {
-                let first = reached.iter().position(|reached| *reached).unwrap_or(next.len());
-                next[first..].fill(true);
-            }
-        }
-        reached = next;
-    }
-    reached[uri.len()]
+    reached
 }
 
 enum Part<'a> {
     Literal(&'a str),
-    Segment,
-    Anything,
+    /// `{name}`.
+    Segment(&'a str),
+    /// Any other expression.
+    Anything(&'a str),
 }
 
 fn parse(template: &str) -> Option<Vec<Part<'_>>> {
@@ -49,13 +34,129 @@ fn parse(template: &str) -> Option<Vec<Part<'_>>> {
     while let Some(open) = rest.find('{') {
         parts.push(Part::Literal(&rest[..open]));
         let close = open + rest[open..].find('}')?;
-        let simple = rest[open + 1..close].starts_with(|first: char| first.is_alphanumeric() || first == '_')
-            && !rest[open + 1..close].contains([',', '*']);
-        parts.push(if simple { Part::Segment } else { Part::Anything });
+        let expression = &rest[open + 1..close];
+        let simple = expression.starts_with(|first: char| first.is_alphanumeric() || first == '_')
+            && !expression.contains([',', '*']);
+        parts.push(if simple { Part::Segment(expression) } else { Part::Anything(expression) });
         rest = &rest[close + 1..];
     }
     parts.push(Part::Literal(rest));
     Some(parts)
+}
+
+/// A template of ours.
+pub(crate) struct Template<'a>(Vec<Part<'a>>);
+
+impl<'a> Template<'a> {
+    /// `None` if there is an expression other than `{name}` and `{+name}`, a name twice, or no expression at all.
+    pub(crate) fn parse(template: &'a str) -> Option<Self> {
+        let template = Self(parse(template)?);
+        let is_name = |name: &str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        let mut names: Vec<&str> = Vec::new();
+        for part in &template.0 {
+            match part {
+                Part::Literal(text) if text.contains('}') => return None,
+                Part::Literal(_) => {}
+                Part::Segment(_) | Part::Anything(_) => {
+                    let name = part.variable().filter(|name| is_name(name) && !names.contains(name))?;
+                    names.push(name);
+                }
+            }
+        }
+        (!names.is_empty()).then_some(template)
+    }
+
+    /// The values that make `uri` from the template, without percent-encoding; `None` if there are none. If several
+    /// would, the first variables have the shortest values.
+    pub(crate) fn variables(&self, uri: &str) -> Option<BTreeMap<String, String>> {
+        let mut reached = vec![nothing_yet(uri)];
+        for part in &self.0 {
+            reached.push(part.reach(reached.last()?, uri));
+        }
+        let mut end = uri.len();
+        if !reached.pop()?[end] {
+            return None;
+        }
+        let mut variables = BTreeMap::new();
+        for (part, before) in self.0.iter().zip(&reached).rev() {
+            let begins = |begin: &usize| {
+                let Some(text) = uri.get(*begin..end).filter(|_| before[*begin]) else { return false };
+                match part {
+                    Part::Literal(literal) => text == *literal,
+                    Part::Segment(_) => !text.is_empty() && !text.contains(['/', '?', '#']),
+                    Part::Anything(_) => true,
+                }
+            };
+            let begin = (0..=end).find(begins)?;
+            if let Some(name) = part.variable() {
+                variables.insert(name.to_owned(), decoded(&uri[begin..end]));
+            }
+            end = begin;
+        }
+        Some(variables)
+    }
+}
+
+impl<'a> Part<'a> {
+    /// The prefixes of the URI that the parts up to this one can match; `reached` is the same without this one.
+    fn reach(&self, reached: &[bool], uri: &str) -> Vec<bool> {
+        let mut next = vec![false; uri.len() + 1];
+        match self {
+            Self::Literal(text) => {
+                for at in (0..=uri.len()).filter(|at| reached[*at]) {
+                    if uri.as_bytes()[at..].starts_with(text.as_bytes()) {
+                        next[at + text.len()] = true;
+                    }
+                }
+            }
+            Self::Segment(_) => {
+                let mut open = false;
+                for (at, byte) in uri.bytes().enumerate() {
+                    open |= reached[at];
+                    open &= !matches!(byte, b'/' | b'?' | b'#');
+                    next[at + 1] = open;
+                }
+            }
+            Self::Anything(_) => {
+                let first = reached.iter().position(|reached| *reached).unwrap_or(next.len());
+                next[first..].fill(true);
+            }
+        }
+        next
+    }
+
+    /// The name of the variable of a part, in a template of ours.
+    fn variable(&self) -> Option<&'a str> {
+        match self {
+            Self::Literal(_) => None,
+            Self::Segment(name) => Some(name),
+            Self::Anything(expression) => expression.strip_prefix('+'),
+        }
+    }
+}
+
+/// A part of a URI without percent-encoding; unchanged if that would not be a text.
+fn decoded(part: &str) -> String {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let Some((&first, others)) = rest.split_first() {
+        let digits =
+            others.get(..2).filter(|_| first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &others[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| part.to_owned())
 }
 
 #[cfg(test)]
@@ -88,5 +189,40 @@ mod tests {
         check("s://{_b}", "s://1/2", false);
         check("s://{b,c}", "s://1/2", true);
         check("{+a}{+b}{+c}{+d}{+e}!", &"x".repeat(10_000), false);
+    }
+
+    /// LIB-2: the values of the variables of a template of ours.
+    #[test]
+    fn what_the_variables_are() {
+        #[track_caller]
+        fn check(template: &str, uri: &str, expected: Option<&[(&str, &str)]>) {
+            let found = Template::parse(template).unwrap().variables(uri);
+            let expected = expected.map(|all| {
+                all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+            });
+            assert_eq!(found, expected, "{template} {uri}");
+            assert_eq!(matches(template, uri), expected.is_some(), "{template} {uri}");
+        }
+        check("n://{year}/{month}", "n://2026/7", Some(&[("month", "7"), ("year", "2026")]));
+        check("n://{year}/{month}", "n://2026/7/1", None);
+        check("n://{a}", "n://", None);
+        check("n://{a}!", "n://x%20y%C3%A4%!", Some(&[("a", "x yä%")]));
+        check("n://{a}", "n://%ff%4", Some(&[("a", "%ff%4")]));
+        check("n://{+path}", "n://a/b?c", Some(&[("path", "a/b?c")]));
+        check("n://{+path}", "n://", Some(&[("path", "")]));
+        check("n://{+folder}/{file}", "n://a/b/c", Some(&[("file", "c"), ("folder", "a/b")]));
+        check("n://{a}-{b}", "n://1-2-3", Some(&[("a", "1"), ("b", "2-3")]));
+        check("n://{a}{b}", "n://äö", Some(&[("a", "ä"), ("b", "ö")]));
+    }
+
+    /// LIB-2: only templates whose values can be told are templates of ours.
+    #[test]
+    fn which_templates_can_be_ours() {
+        for template in
+            ["n://x", "n://{?a}", "n://{a*}", "n://{a,b}", "n://{a}/{a}", "n://{}", "n://{a}}", "n://{a"]
+        {
+            assert!(Template::parse(template).is_none(), "{template}");
+        }
+        assert!(Template::parse("n://{a_1}/{+b}").is_some());
     }
 }

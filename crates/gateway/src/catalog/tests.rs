@@ -1,6 +1,6 @@
 //! Tests of merging, without servers: handles to servers that cannot start, and made-up lists.
 
-use bridgehead_config::{GatewaySettings, Launch, Server};
+use bridgehead_config::{GatewaySettings, Launch, ServerConfig};
 use bridgehead_upstream::{RestartPolicy, Surroundings};
 use serde_json::{Value, json};
 
@@ -13,10 +13,10 @@ const SHAPE: Shape =
 
 fn upstream(name: &str) -> Upstream {
     let launch = Launch::Unusable { reason: "not for real".to_owned() };
-    start(Server::new(name.parse().unwrap(), launch, &GatewaySettings::default()))
+    start(ServerConfig::new(name.parse().unwrap(), launch, &GatewaySettings::default()))
 }
 
-pub(crate) fn start(server: Server) -> Upstream {
+pub(crate) fn start(server: ServerConfig) -> Upstream {
     Upstream::start(
         server,
         Surroundings {
@@ -68,7 +68,7 @@ fn offers(shares: &[Arc<Share>]) -> Offers {
 }
 
 fn merge(shape: Shape, offers: &Offers, before: Option<&Catalog>) -> Catalog {
-    Catalog::merge(shape, &[], offers, &Raw::literal("{}"), before)
+    Catalog::merge(shape, &Natives::default(), offers, &Raw::literal("{}"), before)
 }
 
 fn names(catalog: &Catalog) -> Vec<&str> {
@@ -233,7 +233,7 @@ async fn instructions_of_all_servers() {
 /// A tool lock outlives its catalog: otherwise a waiting call would run beside a later one.
 #[tokio::test]
 async fn turns_are_kept() {
-    let mut server = Server::new(
+    let mut server = ServerConfig::new(
         "m".parse().unwrap(),
         Launch::Unusable { reason: String::new() },
         &GatewaySettings::default(),
@@ -247,8 +247,8 @@ async fn turns_are_kept() {
 }
 
 /// The route of the only Rust tool.
-pub(crate) fn of_native(all: &[Arc<Registered>]) -> Arc<Route> {
-    let catalog = Catalog::merge(SHAPE, all, &offers(&[]), &Raw::literal("{}"), None);
+pub(crate) fn of_native(natives: &Natives) -> Arc<Route> {
+    let catalog = Catalog::merge(SHAPE, natives, &offers(&[]), &Raw::literal("{}"), None);
     Arc::clone(catalog.listed().next().unwrap())
 }
 
@@ -342,12 +342,16 @@ async fn lists_of_items_follow_their_servers() {
         Changed::NONE,
     );
     let entry = |catalog: &Catalog, name: &str| Arc::clone(catalog.prompts.get(name).unwrap());
-    assert!(entry(&told, "b__p").owner.features.subscribe, "requests use the current features of the server");
+    let owner = |catalog: &Catalog, name: &str| match &entry(catalog, name).target {
+        ItemTarget::Server { owner, .. } => owner.clone(),
+        ItemTarget::Native(_) => panic!("{name} belongs to a server"),
+    };
+    assert!(owner(&told, "b__p").features.subscribe, "requests use the current features of the server");
     assert!(
         Arc::ptr_eq(&entry(&told, "a__p"), &entry(&before, "a__p")),
         "an unchanged server keeps its entries"
     );
     let elsewhere = share_of_items(&upstream("b"), &Queues::default(), three);
     let elsewhere = merge(SHAPE, &offers(&[Arc::clone(&one), Arc::new(elsewhere)]), Some(&before));
-    assert!(!entry(&elsewhere, "b__p").owner.upstream.is(&upstreams[1]), "another server with the same name");
+    assert!(!owner(&elsewhere, "b__p").upstream.is(&upstreams[1]), "another server with the same name");
 }

@@ -3,10 +3,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_upstream::Features;
-
 use super::pages::{Lists, Pages};
-use super::{Catalog, Group, Route, Summary, Target, generation, listed, same_list};
+use super::{Catalog, Group, Route, Summary, Target, generation, listed, native_features, same_list};
 use crate::access::{Action, Decision, Thing};
 
 /// Says whether something may be used.
@@ -27,9 +25,11 @@ impl Catalog {
         let prompts = self.prompts.seen_by(Action::Get, decide, before.map(|before| &before.prompts));
         let resources = self.resources.seen_by(Action::Read, decide, before.map(|before| &before.resources));
         let templates = self.templates.seen_by(Action::Read, decide, before.map(|before| &before.templates));
-        let shown: HashSet<&str> = [&prompts, &resources, &templates]
-            .into_iter()
-            .flat_map(|merged| merged.listed().map(|entry| &*entry.owner.server))
+        let shown: HashSet<&str> = prompts
+            .listed()
+            .filter_map(|entry| entry.server())
+            .chain(resources.listed().chain(templates.listed()).filter_map(|entry| entry.server()))
+            .map(|server| &**server)
             .collect();
         let groups: Vec<Group> = self
             .groups
@@ -53,7 +53,10 @@ impl Catalog {
         Self {
             routes,
             lists: self.lists.around_pages(pages),
-            features: shares().fold(Features::default(), |all, share| all.or(share.features)),
+            features: shares()
+                .fold(native_features(&groups, &prompts, &resources, &templates), |all, share| {
+                    all.or(share.features)
+                }),
             experimental: only.cloned(),
             prompts: Arc::clone(&prompts),
             resources: Arc::clone(&resources),

@@ -6,21 +6,25 @@
 //! client; a question whose client is gone fails.
 //!
 //! A modern client cannot be asked while it waits: its questions go to its parked call
-//! ([`crate::dialogue::park`]).
+//! ([`crate::dialogue::park`]). The program that embeds the gateway is asked by a function of its own ([`Answers`]).
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_wire::{Abilities, Method, Raw, Response, RpcError, Spliced, code, notification, request};
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tracing::debug;
+use tracing::{debug, error};
 
 use crate::dialogue::park::Park;
+use crate::gate::TimeLimit;
+use crate::panics;
 
 /// Where messages to a client go.
 pub trait Outlet: Send + Sync + 'static {
@@ -33,6 +37,55 @@ pub trait Outlet: Send + Sync + 'static {
 
 /// A client's answer.
 pub(crate) type Answer = Result<Raw, RpcError>;
+
+/// What the embedding program can be asked during its call, and the function that answers. Clones share it.
+#[derive(Clone)]
+pub struct Answers {
+    abilities: Abilities,
+    answer: Arc<AnswerFunction>,
+}
+
+type AnswerFunction = dyn Fn(Method, Raw) -> BoxFuture<'static, Answer> + Send + Sync;
+
+impl Answers {
+    /// Answers by a function of the method and the params of a question. It is called only for what `abilities` declare.
+    /// If it panics, the server gets an error.
+    pub fn new(
+        abilities: Abilities,
+        answer: impl Fn(Method, Raw) -> BoxFuture<'static, Result<Raw, RpcError>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { abilities, answer: Arc::new(answer) }
+    }
+
+    /// Asks. The time that the call has stands still meanwhile.
+    fn ask(
+        &self,
+        method: &Method,
+        params: &Spliced,
+        time: Option<&Arc<TimeLimit>>,
+    ) -> BoxFuture<'static, Answer> {
+        let (answer, method, params) = (Arc::clone(&self.answer), method.clone(), params.to_raw());
+        let paused = time.map(TimeLimit::pause);
+        Box::pin(async move {
+            let _paused = paused;
+            // The function may panic before it returns a future, so it is called inside the guarded block.
+            let answering = AssertUnwindSafe(async { answer(method, params).await }).catch_unwind();
+            answering.await.unwrap_or_else(|panic| {
+                error!(
+                    panic = panics::words(&*panic),
+                    "the function that answers a server's question panicked"
+                );
+                Err(RpcError::new(code::INTERNAL_ERROR, "the client failed to answer"))
+            })
+        })
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("abilities", &self.abilities).finish_non_exhaustive()
+    }
+}
 
 /// The questions to one client that wait for an answer. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +129,8 @@ enum QuestionPath {
     Open(Arc<Inner>),
     /// The client is asked through the result of its request, and answers with the next request.
     Parked(Arc<Park>),
+    /// The client is this program, and answers by a function. The time that its call has is beside it.
+    Function(Answers, Option<Arc<TimeLimit>>),
 }
 
 struct Inner {
@@ -101,11 +156,17 @@ impl Questioner {
         Self(QuestionPath::Parked(park))
     }
 
+    /// Asks the embedding program, whose call has this much time.
+    pub(crate) const fn function(answers: Answers, time: Option<Arc<TimeLimit>>) -> Self {
+        Self(QuestionPath::Function(answers, time))
+    }
+
     /// What the client can be asked.
     pub fn abilities(&self) -> Abilities {
         match &self.0 {
             QuestionPath::Open(inner) => inner.abilities,
             QuestionPath::Parked(park) => park.abilities(),
+            QuestionPath::Function(answers, _) => answers.abilities,
         }
     }
 
@@ -129,6 +190,7 @@ impl Questioner {
         match &self.0 {
             QuestionPath::Open(inner) => Inner::ask(inner, method, params),
             QuestionPath::Parked(park) => park.put(method, params, patience),
+            QuestionPath::Function(answers, time) => answers.ask(method, params, time.as_ref()),
         }
     }
 }
@@ -197,8 +259,6 @@ impl Drop for Question {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
-
     use super::*;
 
     /// A client that accepts messages, or refuses them, and never disconnects.

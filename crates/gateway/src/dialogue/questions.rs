@@ -119,7 +119,7 @@ pub(crate) fn params_for(
     };
     let mut edit = object.edit();
     if revision == Revision::MODERN {
-        edit.remove_if(|name| matches!(name, "elicitationId" | "task"));
+        edit.remove_if(|name| matches!(name, b"elicitationId" | b"task"));
         if *method == Method::Elicit && object.get("mode").is_none() {
             edit.set("mode", Raw::literal("\"form\""));
         }
@@ -128,7 +128,7 @@ pub(crate) fn params_for(
         edit.set("elicitationId", Raw::string(visit));
     }
     if revision < Revision::V2025_11_25 {
-        edit.remove_if(|name| matches!(name, "mode" | "tools" | "toolChoice" | "task"));
+        edit.remove_if(|name| matches!(name, b"mode" | b"tools" | b"toolChoice" | b"task"));
         if let Some(schema) = object.get("requestedSchema").and_then(|schema| plain_form(&schema)) {
             edit.set("requestedSchema", schema);
         }

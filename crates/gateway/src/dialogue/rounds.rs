@@ -314,7 +314,7 @@ fn without(result: &Object, questions: &[Question]) -> Raw {
     let requests = result.get("inputRequests").and_then(|requests| Object::parse(&requests).ok());
     let requests = requests.unwrap_or_else(Object::empty);
     let mut kept = requests.edit();
-    kept.remove_if(|key| questions.iter().any(|one| one.key == key));
+    kept.remove_if(|key| questions.iter().any(|one| one.key.as_bytes() == key));
     let mut edit = result.edit();
     edit.set("inputRequests", kept.finish());
     edit.finish().to_raw()

@@ -6,19 +6,23 @@
 
 use std::sync::OnceLock;
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bridgehead_wire::{Object, Raw};
+use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 /// Tells the gateway's states from those that a server has its clients carry.
 const MARK: &str = "bh1.";
 
+/// How many bytes a nonce has: enough to choose it at random for every state.
+const NONCE_BYTES: usize = 24;
+
 /// The key of one gateway.
 #[derive(Default)]
-pub(crate) struct Seal(OnceLock<Option<RandomizedNonceKey>>);
+pub(crate) struct Seal(OnceLock<Option<XChaCha20Poly1305>>);
 
 impl std::fmt::Debug for Seal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -27,36 +31,38 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    fn key(&self) -> Option<&RandomizedNonceKey> {
-        let fresh = || {
-            let mut key = [0; 32];
-            aws_lc_rs::rand::fill(&mut key).ok()?;
-            RandomizedNonceKey::new(&AES_256_GCM, &key).ok()
-        };
+    fn key(&self) -> Option<&XChaCha20Poly1305> {
+        let fresh = || Some(XChaCha20Poly1305::new(&random::<32>()?.into()));
         self.0.get_or_init(fresh).as_ref()
     }
 
     /// Seals `content` for `subject`. `None` if the system provides no random numbers.
     pub(crate) fn close(&self, content: &[u8], subject: &SealedFor) -> Option<String> {
-        let mut text = content.to_vec();
-        let nonce = self.key()?.seal_in_place_append_tag(Aad::from(subject.0), &mut text).ok()?;
-        let mut sealed = nonce.as_ref().to_vec();
-        sealed.extend_from_slice(&text);
-        Some(format!("{MARK}{}", URL_SAFE_NO_PAD.encode(sealed)))
+        let nonce = random::<NONCE_BYTES>()?;
+        let payload = Payload { msg: content, aad: &subject.0 };
+        let text = self.key()?.encrypt(&XNonce::from(nonce), payload).ok()?;
+        Some(format!("{MARK}{}", URL_SAFE_NO_PAD.encode([&nonce[..], &text].concat())))
     }
 
     /// The content that was sealed for `subject`; `None` for anything else.
     pub(crate) fn open(&self, sealed: &str, subject: &SealedFor) -> Option<Vec<u8>> {
-        let mut sealed = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(MARK)?).ok()?;
-        let (nonce, text) = sealed.split_at_mut_checked(NONCE_LEN)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        Some(self.key()?.open_in_place(nonce, Aad::from(subject.0), text).ok()?.to_vec())
+        let sealed = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(MARK)?).ok()?;
+        let (nonce, text) = sealed.split_first_chunk::<NONCE_BYTES>()?;
+        let payload = Payload { msg: text, aad: &subject.0 };
+        self.key()?.decrypt(&XNonce::from(*nonce), payload).ok()
     }
 
     /// Whether the gateway may have issued a state.
     pub(crate) fn is_marked(state: &str) -> bool {
         state.starts_with(MARK)
     }
+}
+
+/// Random bytes of the system.
+fn random<const LENGTH: usize>() -> Option<[u8; LENGTH]> {
+    let mut bytes = [0; LENGTH];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// The principal and the request that a state is sealed for. The order of the request's members does not

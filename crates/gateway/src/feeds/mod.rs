@@ -58,6 +58,7 @@ struct FeedState {
 /// A resource that a client follows. The record of the request that subscribed ends with it.
 #[derive(Debug, Default)]
 struct FollowedResource {
+    /// `None` for a resource of this program, and while the server of any other is gone.
     watch: Option<Watch>,
     record: Option<CallRecord>,
 }
@@ -269,8 +270,8 @@ impl Feed {
 
     /// Follows a resource for a `resources/subscribe` request, whose record stays open until the subscription
     /// ends.
-    pub(crate) fn subscribe(&self, uri: &str, watch: Watch, record: &mut CallRecord) -> bool {
-        self.follow_with(uri, || FollowedResource { watch: Some(watch), record: Some(record.keep()) })
+    pub(crate) fn subscribe(&self, uri: &str, watch: Option<Watch>, record: &mut CallRecord) -> bool {
+        self.follow_with(uri, || FollowedResource { watch, record: Some(record.keep()) })
     }
 
     fn follow_with(&self, uri: &str, followed: impl FnOnce() -> FollowedResource) -> bool {
@@ -360,7 +361,7 @@ pub(crate) fn tagged(params: Option<&Raw>, id: &Raw) -> Spliced {
     let params = params.and_then(|params| Object::parse(params).ok()).unwrap_or_else(Object::empty);
     let meta = params.get(key::META).and_then(|meta| Object::parse(&meta).ok()).unwrap_or_else(Object::empty);
     let mut meta = meta.edit();
-    meta.remove_if(|name| name.starts_with(key::HOP_PREFIX));
+    meta.remove_if(|name| name.starts_with(key::HOP_PREFIX.as_bytes()));
     meta.set(key::SUBSCRIPTION_ID, id.clone());
     let mut edit = params.edit();
     edit.set(key::META, meta.finish());
@@ -374,7 +375,7 @@ fn untagged(params: &Raw) -> Spliced {
         return params.clone().into();
     };
     let mut kept = meta.edit();
-    kept.remove_if(|name| name.starts_with(key::HOP_PREFIX));
+    kept.remove_if(|name| name.starts_with(key::HOP_PREFIX.as_bytes()));
     let kept = kept.finish().to_raw();
     let mut edit = object.edit();
     match Object::parse(&kept) {

@@ -9,8 +9,8 @@ use bridgehead_wire::{Era, Level, Method, Object, Raw, RpcError, Spliced, code, 
 use bytes::BytesMut;
 use serde_json::json;
 
-use crate::access::Principal;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::ResourceOwner;
 use crate::feeds::{Feed, tagged};
 use crate::gate::CallRecord;
 use crate::gateway::{Gateway, Inner};
@@ -63,15 +63,24 @@ impl Gateway {
         record: &mut CallRecord,
     ) -> Result<Spliced, RpcError> {
         let uri = named(&request.params, "uri", "resource")?;
-        let mut owners = self.inner().owners(&caller.principal, &uri);
-        if owners.is_empty() {
+        let mut owner = self.inner().resource_owner(&caller.principal, &uri);
+        if owner.is_nobody() {
             self.wait_for_servers().await;
-            owners = self.inner().owners(&caller.principal, &uri);
+            owner = self.inner().resource_owner(&caller.principal, &uri);
         }
-        if owners.is_empty() {
-            return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
-        }
-        let Some(owner) = owners.into_iter().find(|owner| owner.features.subscribe) else {
+        let servers = match owner {
+            ResourceOwner::Servers(servers) if servers.is_empty() => {
+                return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
+            }
+            ResourceOwner::Servers(servers) => servers,
+            ResourceOwner::Native(_) => {
+                return match self.feed(&caller.session).subscribe(&uri, None, record) {
+                    true => Ok(Raw::literal("{}").into()),
+                    false => Err(too_many()),
+                };
+            }
+        };
+        let Some(owner) = servers.into_iter().find(|owner| owner.features.subscribe) else {
             let message = "the server of this resource does not support subscriptions";
             return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": uri})));
         };
@@ -79,16 +88,14 @@ impl Gateway {
         let watch =
             own.as_ref().unwrap_or(&owner.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
         let settled = watch.settled();
-        match self.feed(&caller.session).subscribe(&uri, watch, record) {
+        match self.feed(&caller.session).subscribe(&uri, Some(watch), record) {
             true => {
                 // Every change after the answer is reported. If the server takes longer, only changes after
                 // it has accepted the watch are.
                 let _ = tokio::time::timeout(WATCH_TIMEOUT, settled).await;
                 Ok(Raw::literal("{}").into())
             }
-            false => {
-                Err(RpcError::new(code::INVALID_PARAMS, "this session has too many subscriptions already"))
-            }
+            false => Err(too_many()),
         }
     }
 
@@ -141,11 +148,16 @@ impl Gateway {
         let feed = self.inner().feeds.open_listen(id.clone(), lists);
         let (mut followed, mut settled) = (Vec::new(), Vec::new());
         for uri in filter.resource_subscriptions {
-            if let Some(watch) = self.inner().watch(Some(&caller.principal), &uri) {
-                settled.push(watch.settled());
-                if feed.follow(&uri, Some(watch)) {
-                    followed.push(uri);
-                }
+            let watch = match self.inner().resource_owner(&caller.principal, &uri) {
+                ResourceOwner::Native(_) => None,
+                owner @ ResourceOwner::Servers(_) => match self.inner().watch(owner, &uri) {
+                    Some(watch) => Some(watch),
+                    None => continue,
+                },
+            };
+            settled.extend(watch.as_ref().map(Watch::settled));
+            if feed.follow(&uri, watch) {
+                followed.push(uri);
             }
         }
         let mut tasks = Vec::new();
@@ -193,16 +205,17 @@ impl Gateway {
 }
 
 impl Inner {
-    /// Has the server that owns a resource report its changes; `None` if no such server can.
-    pub(crate) fn watch(&self, principal: Option<&Principal>, uri: &str) -> Option<Watch> {
-        let catalog = self.catalog.load();
-        let owners = match principal {
-            Some(principal) => self.owners(principal, uri),
-            // An existing subscription: its principal was checked when it began.
-            None => catalog.owners(uri),
-        };
-        let owner = owners.into_iter().find(|owner| owner.features.subscribe)?;
-        Some(owner.upstream.watch_resource(catalog.own_uri(uri)))
+    /// Has the server that owns a resource report its changes; `None` if no such server can. This program reports
+    /// the changes of its own resources.
+    fn watch(&self, owner: ResourceOwner, uri: &str) -> Option<Watch> {
+        let ResourceOwner::Servers(servers) = owner else { return None };
+        let owner = servers.into_iter().find(|owner| owner.features.subscribe)?;
+        Some(owner.upstream.watch_resource(self.catalog.load().own_uri(uri)))
+    }
+
+    /// The same for an existing subscription: its principal was checked when it began.
+    pub(crate) fn watch_again(&self, uri: &str) -> Option<Watch> {
+        self.watch(self.catalog.load().resource_owner(uri), uri)
     }
 
     /// Receives what servers say outside of any request.
@@ -225,6 +238,10 @@ impl Inner {
             }
         })
     }
+}
+
+fn too_many() -> RpcError {
+    RpcError::new(code::INVALID_PARAMS, "this session has too many subscriptions already")
 }
 
 #[cfg(test)]

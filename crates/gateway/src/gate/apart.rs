@@ -7,7 +7,7 @@ use bridgehead_wire::Code;
 use tokio::sync::Semaphore;
 
 use super::{Call, Gate, Limits};
-use crate::error::CallError;
+use crate::error::GatewayError;
 
 /// How many run at once at most, on any machine.
 const MOST: usize = 4;
@@ -31,21 +31,21 @@ impl Gate {
         call: &Call<'_>,
         (tool, limits): (&str, Limits),
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, CallError> {
+    ) -> Result<T, GatewayError> {
         let waiting = tokio::time::timeout_at(limits.patience(call), Arc::clone(&self.apart).acquire_owned());
         // The semaphore is never closed, so only the timeout can fail here.
         let Ok(Ok(place)) = waiting.await else {
             let message = format!(
                 "tool `{tool}`: a large check against its schema had to wait for others too long; try again later"
             );
-            return Err(CallError::new(Code::ProviderUnavailable, message));
+            return Err(GatewayError::new(Code::ProviderUnavailable, message));
         };
         let done = tokio::task::spawn_blocking(move || {
             let _place = place;
             work()
         });
-        done.await
-            .map_err(|error| CallError::new(Code::HandlerError, format!("a check failed to finish: {error}")))
+        let unfinished = |error| format!("a check failed to finish: {error}");
+        done.await.map_err(|error| GatewayError::new(Code::HandlerError, unfinished(error)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lets others than the client cancel running calls, by session and tool.
+//! Lets others than the client cancel running calls: by session and tool, or, for calls of the embedding program, by id.
 //!
 //! Dropping its request ends a call, whether it runs on a shared server, on a lease or in a process of its
 //! own. A call takes a place when it is dispatched. Places are reused, so an ordinary call allocates nothing.
@@ -39,9 +39,16 @@ struct Places {
 #[derive(Debug)]
 struct Running {
     session: u64,
-    tool: Arc<str>,
+    by: Handle,
     waker: Option<Waker>,
     cancelled: Option<CancelReason>,
+}
+
+/// What a running call is cancelled by.
+#[derive(Debug)]
+enum Handle {
+    Tool(Arc<str>),
+    Id(CorrelationId),
 }
 
 /// The place of one running call. Dropping it frees the place.
@@ -60,10 +67,20 @@ impl Cancels {
         &self.0[usize::from(id.as_bytes()[15]) % SHARDS]
     }
 
-    /// Registers a call of a session.
+    /// Registers a call of a session, to be cancelled by its tool.
+    #[inline]
     pub(crate) fn watch(&self, session: u64, tool: &Arc<str>, id: CorrelationId) -> Watched<'_> {
+        self.register(session, Handle::Tool(Arc::clone(tool)), id)
+    }
+
+    /// Registers a call of a session, to be cancelled by its id.
+    pub(crate) fn watch_id(&self, session: u64, id: CorrelationId) -> Watched<'_> {
+        self.register(session, Handle::Id(id), id)
+    }
+
+    fn register(&self, session: u64, by: Handle, id: CorrelationId) -> Watched<'_> {
         let shard = self.shard(id);
-        let running = Some(Running { session, tool: Arc::clone(tool), waker: None, cancelled: None });
+        let running = Some(Running { session, by, waker: None, cancelled: None });
         let mut places = shard.places.lock();
         let seen = shard.cancelled.load(Ordering::Relaxed);
         let at = match places.free.pop() {
@@ -82,13 +99,30 @@ impl Cancels {
 
     /// Cancels all running calls of this tool in the session, and returns whether there were any.
     pub(crate) fn cancel(&self, session: u64, tool: &str, reason: CancelReason) -> bool {
+        self.cancel_where(reason, |call| {
+            call.session == session && matches!(&call.by, Handle::Tool(known) if **known == *tool)
+        })
+    }
+
+    /// Cancels the running calls with this id in the session, and returns whether there were any. The caller of the gateway
+    /// chooses ids, so there may be several.
+    pub(crate) fn cancel_id(&self, session: u64, id: CorrelationId, reason: CancelReason) -> bool {
+        self.cancel_where(reason, |call| {
+            call.session == session && matches!(call.by, Handle::Id(known) if known == id)
+        })
+    }
+
+    /// Cancels all running calls of the session that are cancelled by their ids.
+    pub(crate) fn cancel_session(&self, session: u64, reason: CancelReason) {
+        self.cancel_where(reason, |call| call.session == session && matches!(call.by, Handle::Id(_)));
+    }
+
+    fn cancel_where(&self, reason: CancelReason, concerns: impl Fn(&Running) -> bool) -> bool {
         let mut wakers = Vec::new();
         let mut found = false;
         for shard in &self.0 {
             let mut places = shard.places.lock();
-            let concerned =
-                places.all.iter_mut().flatten().filter(|call| call.session == session && &*call.tool == tool);
-            for call in concerned {
+            for call in places.all.iter_mut().flatten().filter(|call| concerns(call)) {
                 found = true;
                 call.cancelled = Some(reason);
                 wakers.extend(call.waker.take());
@@ -102,6 +136,7 @@ impl Cancels {
 
 impl Watched<'_> {
     /// Why the call was cancelled, if it was. Costs one load while no call of the shard was cancelled.
+    #[inline]
     pub(crate) fn cancelled(&mut self) -> Option<CancelReason> {
         let cancelled = self.shard.cancelled.load(Ordering::Acquire);
         if cancelled == self.seen {
@@ -112,6 +147,7 @@ impl Watched<'_> {
     }
 
     /// Registers the waker of a waiting call; returns the reason if the call was just cancelled.
+    #[inline]
     pub(crate) fn wait(&self, context: &Context<'_>) -> Option<CancelReason> {
         let mut places = self.shard.places.lock();
         let call = places.all.get_mut(self.at)?.as_mut()?;
@@ -168,5 +204,22 @@ mod tests {
             assert_eq!((running.cancelled(), others.cancelled()), (Some(reason), None));
         }
         assert!(!cancels.cancel(1, "tool", CancelReason::Client), "the calls have ended");
+    }
+
+    /// LIB-1: a call of the embedding program is cancelled by its id, or with its session, and not by its tool.
+    #[test]
+    fn a_call_is_cancelled_by_its_id() {
+        let (cancels, tool, id) = (Cancels::default(), Arc::from("tool"), CorrelationId::mint());
+        let mut by_tool = cancels.watch(1, &tool, id);
+        let [mut one, mut other, mut elsewhere] =
+            [(1, id), (1, CorrelationId::mint()), (2, id)].map(|(session, id)| cancels.watch_id(session, id));
+        assert!(cancels.cancel_id(1, id, CancelReason::Client));
+        assert_eq!((one.cancelled(), other.cancelled()), (Some(CancelReason::Client), None));
+        assert!(cancels.cancel(1, "tool", CancelReason::Timeout));
+        assert_eq!((by_tool.cancelled(), other.cancelled()), (Some(CancelReason::Timeout), None));
+        cancels.cancel_session(1, CancelReason::Client);
+        assert_eq!((other.cancelled(), elsewhere.cancelled()), (Some(CancelReason::Client), None));
+        drop((one, other));
+        assert!(!cancels.cancel_id(1, id, CancelReason::Client), "the call has ended");
     }
 }

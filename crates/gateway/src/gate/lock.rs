@@ -9,7 +9,7 @@ use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
 use super::{Call, CallRecord, Gate, Limits, Subject};
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::relay::queue::Wait;
 
 /// Takes the lock; `None` for a subject whose requests run side by side. The record notes the wait, even if
@@ -19,7 +19,7 @@ pub(super) async fn enter<'s, S: Subject>(
     call: &Call<'_>,
     subject: &'s S,
     record: &mut CallRecord,
-) -> Result<Option<MutexGuard<'s, ()>>, CallError> {
+) -> Result<Option<MutexGuard<'s, ()>>, GatewayError> {
     let Some((lock, limits)) = subject.lock(gate) else { return Ok(None) };
     // Succeeds only if no call waits: the mutex is fair.
     if let Ok(held) = lock.try_lock() {
@@ -41,7 +41,7 @@ pub(super) async fn enter<'s, S: Subject>(
                 subject.name(),
                 call.began.elapsed().as_millis()
             );
-            Err(CallError::new(Code::ProviderUnavailable, message))
+            Err(GatewayError::new(Code::ProviderUnavailable, message))
         }
     }
 }

@@ -8,6 +8,7 @@ mod cancels;
 mod lock;
 mod record;
 mod subject;
+mod time_limit;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tracing::{Instrument, debug_span};
 
 use crate::access::{Allowance, Authorizer, Limited, Limiter};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::relay::request::Outcome;
 use crate::relay::trace::Trace;
 
@@ -31,6 +32,7 @@ pub(crate) use apart::places;
 pub(crate) use cancels::Cancels;
 pub(crate) use record::CallRecord;
 pub(crate) use subject::Subject;
+pub(crate) use time_limit::TimeLimit;
 
 /// One request on its way through the gate.
 pub(crate) struct Call<'a> {
@@ -42,6 +44,8 @@ pub(crate) struct Call<'a> {
     /// Its place in a trace, if spans are recorded.
     pub(crate) trace: Option<Trace>,
     pub(crate) progress: Option<ProgressSink>,
+    /// The time that the embedding program gives it.
+    pub(crate) time: Option<Arc<TimeLimit>>,
 }
 
 impl<'a> Call<'a> {
@@ -51,8 +55,17 @@ impl<'a> Call<'a> {
         request: &'a ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Self {
-        let correlation = request.correlation();
-        Self { caller, request, began: Instant::now(), correlation, trace: None, progress }
+        Self::begin(caller, request, request.correlation(), progress)
+    }
+
+    /// A request that arrives now, under this id.
+    pub(crate) fn begin(
+        caller: &'a Caller,
+        request: &'a ClientRequest,
+        correlation: CorrelationId,
+        progress: Option<ProgressSink>,
+    ) -> Self {
+        Self { caller, request, began: Instant::now(), correlation, trace: None, progress, time: None }
     }
 }
 
@@ -70,6 +83,8 @@ pub(crate) struct Gate {
     pub(crate) uris: ResourceUris,
     /// The limits of a call that goes to no server.
     pub(crate) limits: Limits,
+    /// How long a client has to answer a question of a Rust handler.
+    pub(crate) question_timeout: Duration,
     /// The permits for work that would hold up a thread that serves calls.
     pub(crate) apart: Arc<Semaphore>,
     /// Whether errors may show internal details.
@@ -103,13 +118,14 @@ impl Gate {
         let lock = match &allowance {
             Ok(_) => {
                 let locking = pin!(lock::enter(self, call, subject, &mut record));
-                locking.instrument(debug_span!("lock")).await
+                call.timed(locking, subject.name()).instrument(debug_span!("lock")).await
             }
             Err(refused) => Err(refused.clone()),
         };
         let checked = match &lock {
             Ok(_) => {
-                let checked = pin!(subject.check(self, call)).instrument(debug_span!("validate")).await;
+                let checking = pin!(subject.check(self, call));
+                let checked = call.timed(checking, subject.name()).instrument(debug_span!("validate")).await;
                 checked.inspect_err(|_| record.refused(Stage::Check))
             }
             Err(refused) => Err(Outcome::Failed(refused.clone())),
@@ -119,15 +135,14 @@ impl Gate {
             if checked.is_ok() {
                 record.refused(Stage::Record);
             }
-            let error = CallError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));
+            let error = GatewayError::new(Code::AuditEnterFailed, format!("the call was not made: {error}"));
             return record.exit(Outcome::Failed(error));
         }
         let outcome = match checked {
             Ok(checked) => {
                 let dispatched = pin!(subject.dispatch(self, call, checked, &mut record));
-                dispatched
-                    .instrument(debug_span!("dispatch", server = subject.server().map(|server| &**server)))
-                    .await
+                let span = debug_span!("dispatch", server = subject.server().map(|server| &**server));
+                call.timed(dispatched, subject.name()).instrument(span).await
             }
             Err(refused) => refused,
         };
@@ -135,7 +150,7 @@ impl Gate {
     }
 
     /// Asks the limiter, if there is one, whether the request may run.
-    fn limit<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Result<Allowance, CallError> {
+    fn limit<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Result<Allowance, GatewayError> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
         let server = subject.server().map(|server| &**server);
         let request = Limited { method: &call.request.method, server, name: subject.name() };

@@ -263,7 +263,7 @@ mod tests {
     use bridgehead_wire::{Raw, RpcError};
 
     use super::*;
-    use crate::error::CallError;
+    use crate::error::GatewayError;
     use crate::relay::rewrite::Input;
 
     /// A record that is not written shows nothing of its call.
@@ -298,7 +298,7 @@ mod tests {
         let relayed = RpcError::with_data(-7, "no", &serde_json::json!([1]));
         check(&Outcome::Prepared(Raw::literal("{}").into()), "false {}");
         check(&Outcome::Relayed(relayed), r#"-7 no Some("[1]")"#);
-        let failed = CallError::new(Code::ProviderTimeout, "late");
+        let failed = GatewayError::new(Code::ProviderTimeout, "late");
         check(&Outcome::Failed(failed), "PROVIDER_TIMEOUT late None");
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Call, CallRecord, Gate, Limits};
 use crate::catalog::ToolLock;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::relay::request::Outcome;
 
 /// A tool, a prompt, a resource, a list, a subscription: each says what the stages do with it.
@@ -25,7 +25,7 @@ pub(crate) trait Subject: Sync {
 
     /// Whether this request may be made, if that depends on its arguments. What a principal may not use at
     /// all is not in its view, and so is not found.
-    fn authorize(&self, _gate: &Gate, _call: &Call<'_>) -> Result<(), CallError> {
+    fn authorize(&self, _gate: &Gate, _call: &Call<'_>) -> Result<(), GatewayError> {
         Ok(())
     }
 

@@ -8,13 +8,13 @@ pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod waiting;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{Mode, Server, ServerName};
-use bridgehead_upstream::{RestartPolicy, Surroundings, Upstream};
+use bridgehead_config::{Mode, ServerConfig, ServerName};
+use bridgehead_upstream::{RestartPolicy, Surroundings, Upstream, own_environment};
 use bridgehead_wire::held::Budget;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -83,9 +83,12 @@ impl Gateway {
         if running.is_some() || inner.settings.mode == Mode::Minimal {
             return;
         }
+        let servers = inner.servers.lock().clone();
+        let environment = inner.environment_for(&servers);
         let run = Run {
             surroundings: Surroundings {
-                environment: Arc::clone(&inner.environment),
+                shelf: shelf(inner, &environment),
+                environment,
                 limit: inner.settings.max_message_bytes,
                 credentials: inner.credentials.clone(),
                 changed: Arc::clone(&inner.upstream_changed),
@@ -93,7 +96,6 @@ impl Gateway {
                 warm_up: Arc::new(Semaphore::new(inner.settings.init_concurrency)),
                 signals: self.signals().clone(),
                 records: inner.records.clone(),
-                shelf: shelf(inner),
                 policy: RestartPolicy::REGISTRY,
             },
             stop: CancellationToken::new(),
@@ -101,7 +103,6 @@ impl Gateway {
         };
         *inner.list_deadline.lock() = None;
         inner.parks.reopen();
-        let servers = inner.servers.lock().clone();
         let attach = |server| inner.registry.attach(server, run.surroundings.clone());
         inner.replace(servers.into_iter().map(attach).collect());
         let (this, stop) = (Arc::clone(inner), run.stop.clone());
@@ -136,19 +137,33 @@ impl Gateway {
         }
     }
 
+    /// Leaves every server like [`Gateway::stop`], but does not wait for those that end: for places where nothing can be
+    /// awaited.
+    pub fn leave(&self) {
+        let inner = self.inner();
+        if let Some(run) = inner.run.lock().take() {
+            run.stop.cancel();
+        }
+        let upstreams = std::mem::take(&mut *inner.upstreams.write());
+        upstreams.iter().for_each(Upstream::release);
+        inner.feeds.end_records();
+    }
+
     /// Takes another set of servers, in the order their tools are listed. New servers are started and get
     /// some time to become ready; then all changes take effect in one step. Running calls on replaced and
     /// removed servers have a few seconds to end.
     ///
     /// A server with the same name and the same configuration is not touched. A server that is restarted runs
     /// beside the old one until it is ready.
-    pub async fn reload(&self, servers: Vec<Server>) -> ReloadReport {
+    pub async fn reload(&self, servers: Vec<ServerConfig>) -> ReloadReport {
         let inner = self.inner();
         let _alone = inner.changing.lock().await;
         *inner.servers.lock() = servers.clone();
         let run = inner.run.lock().clone();
         let mut report = ReloadReport::default();
         let Some(run) = run else { return report };
+        let environment = inner.environment_for(&servers);
+        let surroundings = Surroundings { environment, ..run.surroundings.clone() };
         let before = inner.upstreams.read().clone();
         let mut after = Vec::with_capacity(servers.len());
         let mut new = Vec::new();
@@ -160,7 +175,7 @@ impl Gateway {
                 after.push(same.clone());
                 continue;
             }
-            let upstream = inner.registry.attach(server, run.surroundings.clone());
+            let upstream = inner.registry.attach(server, surroundings.clone());
             match old {
                 None => report.added.push(name),
                 Some(old) if old.is_same_process(&upstream) => report.changed.push(name),
@@ -221,6 +236,11 @@ impl Gateway {
 }
 
 impl Inner {
+    /// The environment from which these servers get their variables.
+    fn environment_for(&self, servers: &[ServerConfig]) -> Arc<BTreeMap<String, String>> {
+        self.environment.clone().unwrap_or_else(|| Arc::new(own_environment(servers)))
+    }
+
     /// Replaces all servers in one step.
     fn replace(&self, upstreams: Vec<Upstream>) {
         let merging = self.merging.lock();
@@ -253,11 +273,11 @@ async fn drained<'a>(upstreams: impl Iterator<Item = &'a &'a Upstream> + Clone) 
 
 /// Where the lists of lazy servers are kept on disk; `None` in mode `test`, or if the environment names no
 /// directory.
-fn shelf(inner: &Inner) -> Option<PathBuf> {
+fn shelf(inner: &Inner, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
     if inner.settings.mode == Mode::Test {
         return None;
     }
-    let folder = |name: &str| inner.environment.get(name).map(Path::new).filter(|path| path.is_absolute());
+    let folder = |name: &str| environment.get(name).map(Path::new).filter(|path| path.is_absolute());
     let state = folder("XDG_STATE_HOME").map(Path::to_owned);
     let state = state.or_else(|| Some(folder("HOME")?.join(".local/state")))?;
     Some(state.join("bridgehead/catalog"))

@@ -228,20 +228,20 @@ impl Drop for Inner {
 
 #[cfg(test)]
 mod tests {
-    use bridgehead_config::{GatewaySettings, Launch, Server};
+    use bridgehead_config::{GatewaySettings, Launch, ServerConfig};
     use bridgehead_wire::Raw;
 
     use super::*;
     use crate::catalog::tests::start;
 
-    fn server(change: impl FnOnce(&mut Server)) -> Upstream {
+    fn server(change: impl FnOnce(&mut ServerConfig)) -> Upstream {
         let launch = Launch::Unusable { reason: "not for real".to_owned() };
-        let mut server = Server::new("s".parse().unwrap(), launch, &GatewaySettings::default());
+        let mut server = ServerConfig::new("s".parse().unwrap(), launch, &GatewaySettings::default());
         change(&mut server);
         start(server)
     }
 
-    fn isolated(server: &mut Server) {
+    fn isolated(server: &mut ServerConfig) {
         server.isolation = Isolation::Session;
     }
 
@@ -256,7 +256,7 @@ mod tests {
     #[tokio::test]
     async fn who_has_a_process_of_its_own() {
         #[track_caller]
-        fn check(change: impl FnOnce(&mut Server), expected: bool) {
+        fn check(change: impl FnOnce(&mut ServerConfig), expected: bool) {
             let server = server(change);
             for era in [Era::Legacy, Era::Modern] {
                 for capabilities in ["{}", r#"{"sampling":{}}"#, r#"{"roots":{}}"#] {

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{Confinement, Isolation, Launch, Limits, Network, Requirement, Server, Transport};
+use bridgehead_config::{
+    Confinement, Isolation, Launch, Limits, Network, RemoteTransport, Requirement, ServerConfig,
+};
 use bridgehead_events::Counter;
 use bridgehead_upstream::{
     Containment, Enforced, FailureStage, Initialisation, Listing, ProcessView, ServerRecord, Upstream,
@@ -197,7 +199,7 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
-    fn offers(&mut self, server: &Server, listing: Option<&Listing>) {
+    fn offers(&mut self, server: &ServerConfig, listing: Option<&Listing>) {
         if let Some(listing) = listing {
             self.findings.extend(without_effect(server, listing));
         }
@@ -335,9 +337,9 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
         Launch::Stdio(_) => "stdio",
         // The transport that is actually spoken is known once the server is ready.
         Launch::Remote(remote) => match remote.transport {
-            Transport::Probe | Transport::Http => "http",
-            Transport::Sse => "sse",
-            Transport::WebSocket => "websocket",
+            RemoteTransport::Probe | RemoteTransport::Http => "http",
+            RemoteTransport::Sse => "sse",
+            RemoteTransport::WebSocket => "websocket",
         },
         Launch::Unusable { .. } => "none",
     };

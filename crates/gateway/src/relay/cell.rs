@@ -1,5 +1,5 @@
 //! How a conversation with a server works for each cell, a pair of eras (client, server): one small type
-//! each.
+//! each. The embedding program has the cells of a legacy client, because it is asked during its call.
 
 use std::time::Duration;
 
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::access::Principal;
-    use crate::caller::Transport;
+    use crate::caller::ClientTransport;
     use crate::life::session::Session;
 
     /// GATE-8, ERA-1: what each pair of eras lets a server ask and answer, which requests it refuses, and what it takes out
@@ -212,7 +212,7 @@ mod tests {
             let caller = Caller {
                 principal: Principal::local(),
                 revision: Revision::MODERN,
-                transport: Transport::Memory,
+                transport: ClientTransport::Memory,
                 session: Session::new(),
                 questioner: None,
             };

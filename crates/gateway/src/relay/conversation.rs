@@ -16,7 +16,7 @@ use super::request::{MAX_SENDS, Outcome, RelayedRequest, read, restart_own};
 use super::rewrite::{Hop, log_for, params_for, progress_for, takes_levels};
 use crate::dialogue::questions::{Questions, undeclared};
 use crate::dialogue::rounds::{Next, Rounds, visit};
-use crate::error::CallError;
+use crate::error::GatewayError;
 
 /// How long the call waits for a server to accept the wanted log level.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,21 +51,21 @@ pub(super) struct Conversation<'c, 'q> {
 
 impl Conversation<'_, '_> {
     /// Sends the request and waits for its answer, in the way of the two sides' eras.
-    pub(super) async fn hold(&mut self) -> Result<Outcome, CallError> {
+    pub(super) async fn hold(&mut self) -> Result<Outcome, GatewayError> {
         let (call, config) = (self.relayed.call, self.upstream.config());
         let roots = config.roots.as_ref();
-        match (call.caller.era(), self.ready.peer.revision.era()) {
-            (Era::Modern, Era::Modern) => self.converse(Modern::new(call.request, self.ready, roots)).await,
-            (Era::Legacy, Era::Legacy) => self.converse(Legacy).await,
-            (Era::Modern, Era::Legacy) => self.converse(Parking).await,
-            (Era::Legacy, Era::Modern) => {
+        match (call.caller.is_asked_in_call(), self.ready.peer.revision.era()) {
+            (false, Era::Modern) => self.converse(Modern::new(call.request, self.ready, roots)).await,
+            (true, Era::Legacy) => self.converse(Legacy).await,
+            (false, Era::Legacy) => self.converse(Parking).await,
+            (true, Era::Modern) => {
                 let patience = config.question_timeout;
                 self.converse(InRounds { roots, patience, rounds: Rounds::default() }).await
             }
         }
     }
 
-    async fn converse(&mut self, mut cell: impl Cell) -> Result<Outcome, CallError> {
+    async fn converse(&mut self, mut cell: impl Cell) -> Result<Outcome, GatewayError> {
         let Self { relayed, upstream, ready, .. } = *self;
         let (caller, request) = (relayed.call.caller, relayed.call.request);
         if let Some(refusal) = cell.refuses(request) {
@@ -142,15 +142,18 @@ impl Conversation<'_, '_> {
         };
         let mirror =
             Mirror { name: Some(target.own), parameters: target.headers, params: Some(&call.request.params) };
+        if let Some(time) = &call.time {
+            time.sent();
+        }
         exchange.send_mirrored(&call.request.method, &params, mirror).await;
         exchange
     }
 
     /// Handles a result.
-    async fn answered(&mut self, cell: &mut impl Cell, result: Raw) -> Result<Step, CallError> {
+    async fn answered(&mut self, cell: &mut impl Cell, result: Raw) -> Result<Step, GatewayError> {
         let relayed = self.relayed;
         let server = self.upstream.name();
-        let outcome = read(result, cell.input()).map_err(|error| CallError {
+        let outcome = read(result, cell.input()).map_err(|error| GatewayError {
             message: format!("server `{server}`: {}", error.message),
             ..error
         })?;
@@ -181,7 +184,7 @@ impl Conversation<'_, '_> {
         error: RpcError,
         visits: &mut usize,
         patience: Duration,
-    ) -> Result<Step, CallError> {
+    ) -> Result<Step, GatewayError> {
         let caller = self.relayed.call.caller;
         match error.code() {
             // These two are about the gateway's own request to the server; a client would take them for its
@@ -189,7 +192,7 @@ impl Conversation<'_, '_> {
             code::HEADER_MISMATCH | code::UNSUPPORTED_PROTOCOL_VERSION => {
                 let server = self.upstream.name();
                 let message = format!("server `{server}` refused the gateway's request: {}", error.message());
-                Err(CallError::new(Code::ProviderUnavailable, message))
+                Err(GatewayError::new(Code::ProviderUnavailable, message))
             }
             // The server has not run the call: the user has to open a page first.
             code::URL_ELICITATION_REQUIRED if caller.revision != Revision::V2025_11_25 => {
@@ -218,7 +221,7 @@ impl Conversation<'_, '_> {
 
     /// Returning drops the exchange, which notifies the server. The server is then probed, or restarted if it
     /// is this session's own.
-    fn timed_out(&self) -> CallError {
+    fn timed_out(&self) -> GatewayError {
         if !restart_own(self.upstream) {
             self.upstream.suspect();
         }
@@ -228,13 +231,13 @@ impl Conversation<'_, '_> {
             target.own,
             kind = target.kind,
         );
-        CallError::new(Code::ProviderTimeout, message).after_sending()
+        GatewayError::new(Code::ProviderTimeout, message).after_sending()
     }
 
     /// The error for a request whose exchange was lost.
-    fn lost(&self, lost: &LinkError, was_sent: bool) -> CallError {
+    fn lost(&self, lost: &LinkError, was_sent: bool) -> GatewayError {
         let server = self.upstream.name();
-        let error = |message| CallError::new(lost.code(), message);
+        let error = |message| GatewayError::new(lost.code(), message);
         let error = match lost {
             LinkError::TooLarge { .. } | LinkError::Unusable(_) => {
                 return error(format!("server `{server}`: {lost}")).after_sending();

@@ -116,6 +116,7 @@ impl Queue {
     }
 
     /// A permit, if one is free now.
+    #[inline]
     pub(crate) fn try_enter(&self) -> Option<Permit<'_>> {
         self.permits.try_acquire().ok().map(|permit| Permit { _permit: permit })
     }

@@ -7,7 +7,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use bridgehead_config::{Isolation, ResourceUris, Roots, Server};
+use bridgehead_config::{Isolation, ResourceUris, Roots, ServerConfig};
 use bridgehead_events::{Line, Signals, WaitEnd};
 use bridgehead_schema::HeaderParameter;
 use bridgehead_upstream::{CrashReason, FailureStage, Lease, LeaseOwner, Unavailable, Upstream};
@@ -19,7 +19,7 @@ use tracing::{Instrument, debug, debug_span};
 use super::conversation::{Clocks, Conversation, Progress};
 use crate::dialogue::questions::in_time;
 use crate::dialogue::rounds::Stop;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::gate::Call;
 use crate::relay::queue::{NoPermit, Queue, QueueSlot, Wait};
 use crate::relay::rewrite::{Input, Reply, Rewrite};
@@ -34,7 +34,26 @@ pub(crate) enum Outcome {
     /// The upstream's own JSON-RPC error, passed on.
     Relayed(RpcError),
     /// A failure of the gateway.
-    Failed(CallError),
+    Failed(GatewayError),
+}
+
+impl Outcome {
+    /// Why a call that needs a complete result has none.
+    pub(crate) fn failure(self) -> GatewayError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Result(..) | Self::Prepared(_) | Self::Relayed(_) => {
+                let message = "the tool gave no result, but asks for more";
+                GatewayError::new(Code::ProviderInvalidOutput, message).after_sending()
+            }
+        }
+    }
+}
+
+impl From<GatewayError> for Outcome {
+    fn from(error: GatewayError) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// One request for a server.
@@ -71,7 +90,7 @@ impl RelayedRequest<'_> {
         queue: &Queue,
         signals: &Signals,
         waited: impl FnOnce(Duration),
-    ) -> Result<Outcome, CallError> {
+    ) -> Result<Outcome, GatewayError> {
         let limits = upstream.config();
         let began = Instant::now();
         let mut last = self.call.began + limits.max_total;
@@ -88,7 +107,7 @@ impl RelayedRequest<'_> {
                 drop(wait);
                 slot.map_err(|error| {
                     let message = format!("server `{}` cannot be called now: {error}", upstream.name());
-                    CallError::new(Code::ProviderUnavailable, message)
+                    GatewayError::new(Code::ProviderUnavailable, message)
                 })?
             }
         };
@@ -170,7 +189,7 @@ impl RelayedRequest<'_> {
     }
 
     /// An outcome that has no code in the client's revision, as text for the model that called.
-    pub(super) fn as_text(&self, message: &str, data: Option<Raw>) -> Result<Outcome, CallError> {
+    pub(super) fn as_text(&self, message: &str, data: Option<Raw>) -> Result<Outcome, GatewayError> {
         if self.call.request.method != Method::ToolsCall {
             return Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, message)));
         }
@@ -183,11 +202,11 @@ impl RelayedRequest<'_> {
     }
 
     /// The outcome of a request whose server asked and got no answer.
-    pub(super) fn stopped(&self, server: &str, stop: Stop) -> Result<Outcome, CallError> {
+    pub(super) fn stopped(&self, server: &str, stop: Stop) -> Result<Outcome, GatewayError> {
         match stop {
             Stop::Unusable(reason) => {
                 let message = format!("server `{server}`: {reason}");
-                Err(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
+                Err(GatewayError::new(Code::ProviderInvalidOutput, message).after_sending())
             }
             Stop::Unanswered(method, error) => {
                 let message = format!(
@@ -200,7 +219,7 @@ impl RelayedRequest<'_> {
     }
 
     /// Whether a call whose server was lost may be sent again.
-    fn may_repeat(&self, upstream: &Upstream, lost: &CallError) -> bool {
+    fn may_repeat(&self, upstream: &Upstream, lost: &GatewayError) -> bool {
         // A call that met a limit would meet it again.
         let limit =
             |details: &Value| details["reason"].as_str().is_some_and(|reason| reason.ends_with("_limit"));
@@ -229,7 +248,7 @@ pub(crate) fn restart_own(upstream: &Upstream) -> bool {
 }
 
 /// An outcome with resource URIs in the form that clients know.
-pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> Result<Outcome, CallError> {
+pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> Result<Outcome, GatewayError> {
     match outcome {
         Outcome::Result(result, _) if uris == ResourceUris::Rewrite => {
             read(result_outward(server, &result), Input::Task)
@@ -239,14 +258,14 @@ pub(crate) fn addressed(uris: ResourceUris, server: &str, outcome: Outcome) -> R
 }
 
 /// Parses a result as far as the gateway needs it.
-pub(crate) fn read(result: Raw, input: Input) -> Result<Outcome, CallError> {
+pub(crate) fn read(result: Raw, input: Input) -> Result<Outcome, GatewayError> {
     match Reply::read(&result, input) {
         Ok(read) => Ok(Outcome::Result(result, read)),
-        Err(reason) => Err(CallError::new(Code::ProviderInvalidOutput, reason).after_sending()),
+        Err(reason) => Err(GatewayError::new(Code::ProviderInvalidOutput, reason).after_sending()),
     }
 }
 
-fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
+fn unavailable(upstream: &Upstream, error: &Unavailable) -> GatewayError {
     let code = match error {
         Unavailable::StillRestarting(_) => Code::RestartInProgress,
         Unavailable::Down { .. }
@@ -258,7 +277,7 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> CallError {
         Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
-    let failed = CallError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()));
+    let failed = GatewayError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()));
     match code {
         Code::SandboxUnavailable => failed.with_details(&sandbox_setup()),
         _ => failed,
@@ -271,7 +290,7 @@ pub(crate) fn sandbox_setup() -> Value {
 }
 
 /// How long a call may run: the tool's limit, or else its server's.
-fn execution(server: &Server, relayed: &RelayedRequest<'_>) -> Option<Duration> {
+fn execution(server: &ServerConfig, relayed: &RelayedRequest<'_>) -> Option<Duration> {
     match relayed.call.request.method == Method::ToolsCall {
         true => server.limits_of(relayed.target.own).execution,
         false => server.limits.execution,

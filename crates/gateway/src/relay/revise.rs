@@ -30,7 +30,7 @@ pub(crate) fn definition(definition: &Raw, revision: Revision) -> Option<Spliced
         return None;
     }
     let mut edit = object.edit();
-    edit.remove_if(is_unknown);
+    edit.remove_if(|name| std::str::from_utf8(name).is_ok_and(is_unknown));
     if let Some(arguments) = arguments {
         edit.set("arguments", arguments);
     }

@@ -191,12 +191,12 @@ impl Reply {
     /// Fails with a reason if the result cannot be passed on.
     pub(crate) fn read(result: &Raw, input: Input) -> Result<Self, &'static str> {
         let object = Object::parse(result).map_err(|_| "the result is not an object")?;
-        let kind = match object.get("resultType").map(|raw| raw.to_text()) {
-            None => ReplyKind::Complete,
-            Some(Some(kind)) if kind == "complete" => ReplyKind::Complete,
-            Some(Some(kind)) if kind == "input_required" && input != Input::Refused => ReplyKind::Question,
-            Some(Some(kind)) if kind == "task" && input == Input::Task => ReplyKind::Task,
-            Some(_) => return Err("the result has an unexpected `resultType`"),
+        let kind = match object.text("resultType").as_deref() {
+            Some("complete") => ReplyKind::Complete,
+            Some("input_required") if input != Input::Refused => ReplyKind::Question,
+            Some("task") if input == Input::Task => ReplyKind::Task,
+            None if object.get("resultType").is_none() => ReplyKind::Complete,
+            _ => return Err("the result has an unexpected `resultType`"),
         };
         let is_error = object.get("isError").is_some_and(|raw| raw.as_str() == "true");
         Ok(Self { object, is_error, kind })
@@ -264,7 +264,7 @@ impl Reply {
             .and_then(|meta| Object::parse(&meta).ok())
             .unwrap_or_else(Object::empty);
         let mut meta = meta.edit();
-        meta.remove_if(|name| name.starts_with(key::HOP_PREFIX));
+        meta.remove_if(|name| name.starts_with(key::HOP_PREFIX.as_bytes()));
         let mut edit = self.object.edit();
         match revision.era() {
             Era::Legacy => {
@@ -294,7 +294,7 @@ impl Reply {
 mod tests {
     use super::*;
     use crate::access::Principal;
-    use crate::caller::Transport;
+    use crate::caller::ClientTransport;
     use crate::life::session::Session;
 
     /// ERA-1: only a legacy server that supports logging is told the wanted level.
@@ -335,7 +335,7 @@ mod tests {
         let caller = Caller {
             principal: Principal::local(),
             revision: if client == Era::Modern { Revision::MODERN } else { Revision::LATEST_LEGACY },
-            transport: Transport::Memory,
+            transport: ClientTransport::Memory,
             session: Session::new(),
             questioner: None,
         };

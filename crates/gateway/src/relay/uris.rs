@@ -52,6 +52,11 @@ pub(crate) fn with_uri(server: &str, object: &Raw) -> Raw {
     })
 }
 
+/// Whether a URI has the form that only the gateway gives to URIs.
+pub(crate) fn is_rewritten(uri: &str) -> bool {
+    uri.starts_with(SCHEME)
+}
+
 fn block_outward(server: &str, block: &Raw) -> Raw {
     edited(block, |object, edit| match object.get("type").and_then(|kind| kind.to_text()).as_deref() {
         Some("resource_link") => {

@@ -1,4 +1,5 @@
-//! `completion/complete`: asks the server of a prompt or a resource to complete an argument.
+//! `completion/complete`: asks the server of a prompt or a resource to complete an argument. Rust prompts and
+//! resources complete nothing.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use serde_json::json;
 
 use super::{Keep, named, said, told};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
-use crate::catalog::items::Owner;
+use crate::catalog::ResourceOwner;
+use crate::catalog::items::{Entry, ItemTarget, Owner};
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::{Gateway, Inner};
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
@@ -19,7 +21,8 @@ use crate::relay::rewrite::{Input, Rewrite};
 struct Completed {
     kind: &'static str,
     own: String,
-    owner: Owner,
+    /// `None` for a prompt or resource of this program.
+    owner: Option<Owner>,
     /// The reference as the server knows it, if it differs.
     rewrite: Option<Spliced>,
 }
@@ -89,22 +92,30 @@ impl Inner {
             let Some(entry) = catalog.prompts.get(name) else {
                 return Err(told(&self.why_unknown(principal, "prompt", name), "prompt", name, call));
             };
-            let own = entry.item.name.clone();
+            let own = entry.own().to_owned();
             let rewrite = (*entry.name != *own).then(|| {
                 let mut edit = object.edit();
                 edit.set("name", Raw::string(&own));
                 edit.finish()
             });
-            return Ok(Completed { kind: "prompt", own, owner: entry.owner.clone(), rewrite });
+            return Ok(Completed { kind: "prompt", own, owner: server_of(entry), rewrite });
         }
-        let exact = catalog.templates.get(name).map(|entry| entry.owner.clone());
-        let owner = exact.or_else(|| {
-            let mut owners = self.owners(principal, name).into_iter();
-            owners.find(|owner| owner.features.completions)
-        });
-        let Some(owner) = owner else {
-            let message = "no server has this resource or template";
-            return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": name})));
+        let owner = match catalog.templates.get(name) {
+            Some(entry) => server_of(entry),
+            None => match self.resource_owner(principal, name) {
+                ResourceOwner::Native(_) => None,
+                ResourceOwner::Servers(servers) => {
+                    let Some(owner) = servers.into_iter().find(|owner| owner.features.completions) else {
+                        let message = "no server has this resource or template";
+                        return Err(RpcError::with_data(
+                            code::INVALID_PARAMS,
+                            message,
+                            &json!({"uri": name}),
+                        ));
+                    };
+                    Some(owner)
+                }
+            },
         };
         let own = catalog.own_uri(name).to_owned();
         let rewrite = (own != *name).then(|| {
@@ -116,6 +127,13 @@ impl Inner {
     }
 }
 
+fn server_of<N>(entry: &Entry<N>) -> Option<Owner> {
+    match &entry.target {
+        ItemTarget::Native(_) => None,
+        ItemTarget::Server { owner, .. } => Some(owner.clone()),
+    }
+}
+
 impl Subject for WantedCompletion<'_> {
     type Checked = Completed;
 
@@ -124,7 +142,7 @@ impl Subject for WantedCompletion<'_> {
     }
 
     fn server(&self) -> Option<&Arc<str>> {
-        self.found.as_ref().ok().map(|found| &found.owner.server)
+        self.found.as_ref().ok().and_then(|found| found.owner.as_ref()).map(|owner| &owner.server)
     }
 
     fn arguments(&self) -> Bytes {
@@ -142,11 +160,11 @@ impl Subject for WantedCompletion<'_> {
         found: Completed,
         record: &mut CallRecord,
     ) -> Outcome {
-        if !found.owner.features.completions {
+        let Some(owner) = found.owner.filter(|owner| owner.features.completions) else {
             // Another server supports completion; that this one does not is no error.
             let none = Raw::literal(r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#);
             return read(none, Input::Refused).unwrap_or_else(Outcome::Failed);
-        }
+        };
         let target = RelayTarget {
             kind: found.kind,
             offered: &self.name,
@@ -155,6 +173,6 @@ impl Subject for WantedCompletion<'_> {
             headers: &[],
             repeatable: true,
         };
-        gate.relay(&RelayedRequest { call, target }, &found.owner, record).await
+        gate.relay(&RelayedRequest { call, target }, &owner, record).await
     }
 }

@@ -10,14 +10,14 @@ pub(crate) mod tasks;
 pub(crate) mod tools;
 
 use bridgehead_upstream::Features;
-use bridgehead_wire::{ClientMethod, Era, Method, Object, Raw, RpcError, Shape, Spliced, code, key};
+use bridgehead_wire::{ClientMethod, Code, Era, Method, Object, Raw, RpcError, Shape, Spliced, code, key};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tracing::debug;
 
 use crate::caller::ClientRequest;
 use crate::catalog::items::Owner;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate};
 use crate::relay::request::{Outcome, RelayedRequest, addressed};
 
@@ -136,9 +136,10 @@ impl Gate {
 }
 
 /// A failure as a JSON-RPC error, even if a tool call would get it as a tool result.
-fn told(error: &CallError, kind: &'static str, name: &str, call: &Call<'_>) -> RpcError {
+fn told(error: &GatewayError, kind: &'static str, name: &str, call: &Call<'_>) -> RpcError {
     let code = match error.code.shape() {
         Shape::Rpc(code) => code,
+        Shape::ToolResult if error.code == Code::InvalidParams => code::INVALID_PARAMS,
         Shape::ToolResult | Shape::Internal => code::INTERNAL_ERROR,
     };
     error.to_rpc(code, None, (kind, name), call.correlation)

@@ -9,6 +9,7 @@ use super::{Keep, foreign_cursor, not_offered, said};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::Catalog;
 use crate::catalog::items::Merged;
+use crate::catalog::native::NativeItem;
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::Gateway;
 use crate::relay::request::Outcome;
@@ -44,6 +45,15 @@ impl Gateway {
         page(&self.inner().view(&call.caller.principal), cursor.as_deref()).ok_or_else(foreign_cursor)
     }
 
+    async fn list_items<N: NativeItem>(
+        &self,
+        call: &Call<'_>,
+        items: fn(&Catalog) -> &Arc<Merged<N>>,
+    ) -> Result<Spliced, RpcError> {
+        let revision = call.caller.revision;
+        self.list(call, move |catalog, cursor| items(catalog).list(revision, cursor)).await
+    }
+
     /// The cursor of a list request. A request without one waits for starting servers.
     async fn cursor(&self, request: &ClientRequest) -> Result<Option<String>, RpcError> {
         match request.params.get("cursor").filter(|cursor| !cursor.is_null()) {
@@ -60,16 +70,13 @@ impl OwnAnswer<'_> {
     async fn answer(&self, call: &Call<'_>, record: &mut CallRecord) -> Result<Spliced, RpcError> {
         let Self { gateway, request, .. } = self;
         let revision = call.caller.revision;
-        let merged = |of: fn(&Catalog) -> &Arc<Merged>| {
-            gateway.list(call, move |catalog, cursor| of(catalog).list(revision, cursor))
-        };
         match request.method.of_client() {
             Some(ClientMethod::ToolsList) => {
                 gateway.list(call, move |catalog, cursor| catalog.list(revision, cursor)).await
             }
-            Some(ClientMethod::PromptsList) => merged(|catalog| &catalog.prompts).await,
-            Some(ClientMethod::ResourcesList) => merged(|catalog| &catalog.resources).await,
-            Some(ClientMethod::TemplatesList) => merged(|catalog| &catalog.templates).await,
+            Some(ClientMethod::PromptsList) => gateway.list_items(call, |catalog| &catalog.prompts).await,
+            Some(ClientMethod::ResourcesList) => gateway.list_items(call, |catalog| &catalog.resources).await,
+            Some(ClientMethod::TemplatesList) => gateway.list_items(call, |catalog| &catalog.templates).await,
             Some(ClientMethod::SetLevel) => gateway.set_level(call.caller, request).await,
             Some(ClientMethod::Subscribe) => gateway.subscribe(call.caller, request, record).await,
             Some(ClientMethod::Unsubscribe) => gateway.unsubscribe(call.caller, request),

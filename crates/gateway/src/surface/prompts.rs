@@ -1,4 +1,4 @@
-//! `prompts/get`.
+//! `prompts/get`: from the server of a prompt, or from its Rust handler.
 
 use std::sync::Arc;
 
@@ -9,19 +9,28 @@ use serde_json::json;
 
 use super::{Keep, named};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
-use crate::catalog::items::Entry;
-use crate::error::CallError;
+use crate::catalog::items::{Entry, ItemTarget, Owner};
+use crate::catalog::native::{self, BoundHandler, NativePrompt, PromptMessage};
+use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::Gateway;
-use crate::relay::request::{Outcome, RelayTarget, RelayedRequest};
-use crate::relay::rewrite::Rewrite;
+use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
+use crate::relay::rewrite::{Input, Rewrite};
 
 /// One prompt, by the name that the client used.
 struct WantedPrompt {
     name: Arc<str>,
     /// The entry, or why there is none.
-    entry: Result<Arc<Entry>, CallError>,
+    entry: Result<Arc<Entry<NativePrompt>>, GatewayError>,
     arguments: Option<Raw>,
+}
+
+/// What is left to do once the request is checked.
+enum Checked {
+    /// Run the handler.
+    Native(Arc<NativePrompt>, BoundHandler<Vec<PromptMessage>>),
+    /// Ask the server.
+    Server(Arc<Entry<NativePrompt>>, Owner),
 }
 
 impl Gateway {
@@ -52,7 +61,7 @@ impl Gateway {
 }
 
 impl Subject for WantedPrompt {
-    type Checked = Arc<Entry>;
+    type Checked = Checked;
 
     fn name(&self) -> &Arc<str> {
         &self.name
@@ -60,7 +69,7 @@ impl Subject for WantedPrompt {
 
     fn server(&self) -> Option<&Arc<str>> {
         match &self.entry {
-            Ok(entry) => Some(&entry.owner.server),
+            Ok(entry) => entry.server(),
             Err(error) => error.server.as_ref(),
         }
     }
@@ -70,8 +79,8 @@ impl Subject for WantedPrompt {
     }
 
     /// Arguments are checked by the server, except for duplicate names: it is unclear which one the server
-    /// takes.
-    async fn check(&self, _gate: &Gate, _call: &Call<'_>) -> Result<Arc<Entry>, Outcome> {
+    /// takes. A Rust handler's are read here.
+    async fn check(&self, gate: &Gate, _call: &Call<'_>) -> Result<Checked, Outcome> {
         if let Some(arguments) = &self.arguments
             && let Err(Unfit::Issues(issues)) = without_schema(arguments.as_str(), Effort::Full)
         {
@@ -79,17 +88,32 @@ impl Subject for WantedPrompt {
             let error = RpcError::with_data(code::INVALID_PARAMS, message, &json!({"issues": issues}));
             return Err(Outcome::Relayed(error));
         }
-        self.entry.clone().map_err(Outcome::Failed)
+        let entry = self.entry.as_ref().map_err(|error| Outcome::Failed(error.clone()))?;
+        match &entry.target {
+            ItemTarget::Server { owner, .. } => Ok(Checked::Server(Arc::clone(entry), owner.clone())),
+            ItemTarget::Native(prompt) => {
+                let bound = prompt.read(self.arguments.as_ref(), gate.debug_errors);
+                Ok(Checked::Native(Arc::clone(prompt), bound.map_err(Outcome::Failed)?))
+            }
+        }
     }
 
     async fn dispatch(
         &self,
         gate: &Gate,
         call: &Call<'_>,
-        entry: Arc<Entry>,
+        checked: Checked,
         record: &mut CallRecord,
     ) -> Outcome {
-        let own = entry.item.name.as_str();
+        let (entry, owner) = match checked {
+            Checked::Server(entry, owner) => (entry, owner),
+            Checked::Native(prompt, bound) => {
+                let messages = native::run(gate, call, prompt.named(), bound).await;
+                let result = messages.and_then(|messages| read(prompt.result(&messages), Input::Refused));
+                return result.unwrap_or_else(Outcome::Failed);
+            }
+        };
+        let own = entry.own();
         let target = RelayTarget {
             kind: "prompt",
             offered: &entry.name,
@@ -98,6 +122,6 @@ impl Subject for WantedPrompt {
             headers: &[],
             repeatable: true,
         };
-        gate.relay(&RelayedRequest { call, target }, &entry.owner, record).await
+        gate.relay(&RelayedRequest { call, target }, &owner, record).await
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::said;
 use crate::caller::ClientRequest;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::relay::request::Outcome;
 
@@ -15,11 +15,11 @@ use crate::relay::request::Outcome;
 pub(crate) struct RefusedRequest<'a> {
     name: Arc<str>,
     request: &'a ClientRequest,
-    why: CallError,
+    why: GatewayError,
 }
 
 impl<'a> RefusedRequest<'a> {
-    pub(crate) fn new(request: &'a ClientRequest, why: CallError) -> Self {
+    pub(crate) fn new(request: &'a ClientRequest, why: GatewayError) -> Self {
         let member = |name| request.params.get(name).and_then(|value| value.to_text());
         let name = ["name", "uri", "taskId"].into_iter().find_map(member).unwrap_or_default();
         Self { name: name.into(), request, why }

@@ -1,5 +1,5 @@
-//! `resources/read`: from the server that lists the resource, or else from each that may have it, one after
-//! the other.
+//! `resources/read`: from the Rust handler of a resource, from the server that lists it, or else from each that
+//! may have it, one after the other.
 
 use std::sync::Arc;
 
@@ -9,20 +9,19 @@ use serde_json::{Value, json};
 
 use super::{Keep, named, said};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
-use crate::catalog::Catalog;
-use crate::catalog::items::Owner;
+use crate::catalog::native::{self, BoundHandler, NativeResource, Refused, ResourceContents};
+use crate::catalog::{Catalog, ResourceOwner};
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::Gateway;
-use crate::relay::request::{Outcome, RelayTarget, RelayedRequest};
-use crate::relay::rewrite::Rewrite;
+use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
+use crate::relay::rewrite::{Input, Rewrite};
 
 /// One resource, by the URI that the client used.
 struct WantedResource<'a> {
     uri: Arc<str>,
     /// The URI that its server knows it by.
     own: String,
-    /// The servers to ask, in this order.
-    owners: Vec<Owner>,
+    owner: ResourceOwner,
     request: &'a ClientRequest,
 }
 
@@ -37,16 +36,16 @@ impl Gateway {
         let call = Call::new(caller, request, progress);
         let own = self.inner().catalog.load().own_uri(&uri).to_owned();
         let principal = &caller.principal;
-        let mut owners = self.inner().owners(principal, &uri);
-        if owners.is_empty() {
-            let find =
-                |_: &Catalog| Some(self.inner().owners(principal, &uri)).filter(|owners| !owners.is_empty());
-            owners = Box::pin(self.wait_for(principal, None, find)).await.unwrap_or_default();
-        } else if owners.len() > 1 {
+        let find = || self.inner().resource_owner(principal, &uri);
+        let mut owner = find();
+        if owner.is_nobody() {
+            let find = |_: &Catalog| Some(find()).filter(|owner| !owner.is_nobody());
+            owner = Box::pin(self.wait_for(principal, None, find)).await.unwrap_or(ResourceOwner::NOBODY);
+        } else if matches!(&owner, ResourceOwner::Servers(servers) if servers.len() > 1) {
             self.wait_for_servers().await;
-            owners = self.inner().owners(principal, &uri);
+            owner = find();
         }
-        let wanted = WantedResource { uri: uri.into(), own, owners, request };
+        let wanted = WantedResource { uri: uri.into(), own, owner, request };
         let gate = &self.inner().gate;
         let outcome = gate.pass(&call, &wanted).await;
         match outcome {
@@ -56,17 +55,20 @@ impl Gateway {
     }
 }
 
+/// The handler of a Rust resource, ready to run; `None` if servers are to be asked.
+type Checked = Option<(Arc<NativeResource>, BoundHandler<Option<ResourceContents>>)>;
+
 impl Subject for WantedResource<'_> {
-    type Checked = ();
+    type Checked = Checked;
 
     fn name(&self) -> &Arc<str> {
         &self.uri
     }
 
     fn server(&self) -> Option<&Arc<str>> {
-        match self.owners.as_slice() {
-            [only] => Some(&only.server),
-            _ => None,
+        match &self.owner {
+            ResourceOwner::Servers(servers) if servers.len() == 1 => servers.first().map(|only| &only.server),
+            ResourceOwner::Servers(_) | ResourceOwner::Native(_) => None,
         }
     }
 
@@ -74,14 +76,41 @@ impl Subject for WantedResource<'_> {
         said(self.request)
     }
 
-    async fn check(&self, _gate: &Gate, call: &Call<'_>) -> Result<(), Outcome> {
-        if self.owners.is_empty() {
-            return Err(no_such_resource(call, &self.uri));
+    async fn check(&self, gate: &Gate, call: &Call<'_>) -> Result<Checked, Outcome> {
+        let native = match &self.owner {
+            ResourceOwner::Servers(servers) if servers.is_empty() => {
+                return Err(no_such_resource(call, &self.uri));
+            }
+            ResourceOwner::Servers(_) => return Ok(None),
+            ResourceOwner::Native(native) => native,
+        };
+        match native.read(&self.uri) {
+            Ok(bound) => Ok(Some((Arc::clone(native), bound))),
+            // The template matches, but its values are not those of a resource.
+            Err(Refused::Unreadable(_)) => Err(no_such_resource(call, &self.uri)),
+            Err(refused) => {
+                Err(Outcome::Failed(refused.into_error(native.named(&self.uri), gate.debug_errors)))
+            }
         }
-        Ok(())
     }
 
-    async fn dispatch(&self, gate: &Gate, call: &Call<'_>, (): (), record: &mut CallRecord) -> Outcome {
+    async fn dispatch(
+        &self,
+        gate: &Gate,
+        call: &Call<'_>,
+        checked: Checked,
+        record: &mut CallRecord,
+    ) -> Outcome {
+        if let Some((native, bound)) = checked {
+            return match native::run(gate, call, native.named(&self.uri), bound).await {
+                Ok(Some(contents)) => {
+                    read(native.result(&self.uri, contents), Input::Refused).unwrap_or_else(Outcome::Failed)
+                }
+                Ok(None) => no_such_resource(call, &self.uri),
+                Err(error) => Outcome::Failed(error),
+            };
+        }
+        let ResourceOwner::Servers(servers) = &self.owner else { return no_such_resource(call, &self.uri) };
         let changed = *self.own != *self.uri;
         let target = RelayTarget {
             kind: "resource",
@@ -92,9 +121,9 @@ impl Subject for WantedResource<'_> {
             repeatable: true,
         };
         let relayed = RelayedRequest { call, target };
-        let several = self.owners.len() > 1;
+        let several = servers.len() > 1;
         let mut failed = None;
-        for owner in &self.owners {
+        for owner in servers {
             match gate.relay(&relayed, owner, record).await {
                 // No server has listed this resource, so a refusal only means that this server does not have
                 // it.

@@ -17,7 +17,7 @@ use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::items::Owner;
 use crate::dialogue::park::Parks;
 use crate::dialogue::seal;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::feeds::TaskOrigin;
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::{Gateway, Inner};
@@ -144,7 +144,7 @@ impl Inner {
             .and_then(|(own, server)| self.parks.seal_task(caller.principal.as_str(), server, &own));
         let Some(sealed) = sealed else {
             let message = "the server answered with a task that has no id";
-            return Outcome::Failed(CallError::new(Code::ProviderInvalidOutput, message).after_sending());
+            return Outcome::Failed(GatewayError::new(Code::ProviderInvalidOutput, message).after_sending());
         };
         let told = outward(result, &sealed, ResourceUris::Keep, "");
         read(told, Input::Task).unwrap_or_else(Outcome::Failed)

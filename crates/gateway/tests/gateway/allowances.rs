@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_gateway::{Allowance, CallError, Limited, Limiter, Principal};
+use bridgehead_gateway::{Allowance, GatewayError, Limited, Limiter, Principal};
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::{Code, Revision};
 use parking_lot::Mutex;
@@ -18,12 +18,14 @@ struct OneAtOnce {
 }
 
 impl Limiter for OneAtOnce {
-    fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, CallError> {
+    fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError> {
         let Limited { method, server, name } = request;
         self.seen.lock().push(format!("{principal} {method} {} {name}", server.unwrap_or("-")));
         match Arc::clone(&self.places).try_acquire_owned() {
             Ok(place) => Ok(Some(Box::new(place))),
-            Err(_) => Err(CallError::new(Code::ProviderUnavailable, "that is one too many; wait a second")),
+            Err(_) => {
+                Err(GatewayError::new(Code::ProviderUnavailable, "that is one too many; wait a second"))
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Questions that a server asks its client during a call: between two modern sides the question is a result.
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
+use bridgehead_config::{GatewaySettings, Launch, Remote, ServerConfig};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Carrier, Era, Mock, Served, Tool};
 use bridgehead_wire::{Raw, Revision};
@@ -28,7 +28,7 @@ fn fixture(era: Era) -> (Fixture, Served) {
     let served = asking(era).serve(Carrier::Http);
     let launch = Launch::Remote(Remote::new(served.url().parse().unwrap()));
     let fixture = Fixture::start(&[("near", asking(era))], |options| {
-        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        options.servers.push(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
     });
     (fixture, served)
 }

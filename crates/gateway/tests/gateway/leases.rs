@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{Interactive, Isolation, Server};
+use bridgehead_config::{Interactive, Isolation, ServerConfig};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::Revision;
@@ -21,7 +21,7 @@ fn asking() -> Mock {
         .tool("pid", Behaviour::ProcessId)
 }
 
-async fn fixture(change: impl FnOnce(&mut Server)) -> Fixture {
+async fn fixture(change: impl FnOnce(&mut ServerConfig)) -> Fixture {
     let fixture = Fixture::start(&[("near", asking())], |options| change(&mut options.servers[0]));
     fixture.gateway.settled().await;
     fixture

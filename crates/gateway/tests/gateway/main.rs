@@ -12,6 +12,7 @@ mod events;
 mod gate;
 mod leases;
 mod limits;
+mod native;
 mod one_shot;
 mod outcomes;
 mod panics;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_gateway::{Caller, ClientRequest, Gateway, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, Gateway, Principal, ProgressSink, Session};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Crash, Mock};
@@ -74,7 +74,7 @@ impl Client {
         let caller = Caller {
             principal: self.principal.clone(),
             revision: Revision::MODERN,
-            transport: Transport::Memory,
+            transport: ClientTransport::Memory,
             session: Session::new(),
             questioner: None,
         };

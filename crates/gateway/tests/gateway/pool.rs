@@ -1,5 +1,6 @@
 //! Which clients have a server process to themselves, and which servers sleep.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -163,8 +164,10 @@ async fn gateways_share_what_is_the_same() {
     let start = |name: &str, registry: Registry| {
         let mut server = first.gateway.upstreams()[0].config().clone();
         server.name = name.parse().unwrap();
+        let environment = Some(BTreeMap::new());
         let gateway =
-            Gateway::new(Options { servers: vec![server], registry, ..Options::default() }).unwrap();
+            Gateway::new(Options { servers: vec![server], environment, registry, ..Options::default() })
+                .unwrap();
         gateway.start();
         gateway
     };
@@ -186,7 +189,8 @@ async fn gateways_share_what_is_the_same() {
 async fn gateways_share_the_registry_of_their_process() {
     let fixture = Fixture::start(&[("one", mock())], |_| ());
     let server = fixture.gateway.upstreams()[0].config().clone();
-    let other = Gateway::new(Options { servers: vec![server], ..Options::default() }).unwrap();
+    let environment = Some(BTreeMap::new());
+    let other = Gateway::new(Options { servers: vec![server], environment, ..Options::default() }).unwrap();
     other.start();
     let session = Session::new();
     let pid = fixture.call_as(&session, LEGACY, "pid").await.unwrap();
@@ -238,10 +242,35 @@ async fn a_gateway_starts_again() {
     fixture.end().await;
 }
 
+/// LIB-1: a gateway that was given no environment starts its servers from that of the process: with the variables that
+/// every program needs, and with those that `inherit_env` names, also in a new configuration.
+#[tokio::test]
+async fn servers_start_from_the_environment_of_the_process() {
+    let values = ["PATH", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"];
+    let mock =
+        Mock::legacy().tool("env", Behaviour::Environment { values: values.map(str::to_owned).to_vec() });
+    let fixture = Fixture::start(&[("one", mock)], |options| {
+        options.environment = None;
+        let Launch::Stdio(stdio) = &mut options.servers[0].launch else { panic!("a program") };
+        stdio.inherit_env.push("CARGO_MANIFEST_DIR".to_owned());
+    });
+    let told = async || {
+        let told = fixture.call("env", json!({})).await.unwrap();
+        values.map(|name| told["structuredContent"]["values"].get(name).is_some())
+    };
+    assert_eq!(told().await, [true, true, false]);
+    let mut server = fixture.gateway.upstreams()[0].config().clone();
+    let Launch::Stdio(stdio) = &mut server.launch else { panic!("a program") };
+    stdio.inherit_env.push("CARGO_PKG_NAME".to_owned());
+    fixture.gateway.reload(vec![server]).await;
+    assert_eq!(told().await, [true, true, true]);
+    fixture.end().await;
+}
+
 fn at(home: &Path) -> impl Fn(&mut Options) {
     let home = home.to_str().unwrap().to_owned();
     move |options| {
-        options.environment.insert("XDG_STATE_HOME".to_owned(), home.clone());
+        options.environment = Some([("XDG_STATE_HOME".to_owned(), home.clone())].into());
         options.servers[0].lazy = true;
     }
 }

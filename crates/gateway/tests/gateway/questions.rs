@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{Interactive, Server};
+use bridgehead_config::{Interactive, ServerConfig};
 use bridgehead_gateway::{
-    Caller, ClientRequest, Gateway, OpenQuestions, Outlet, Principal, Questioner, Session, Transport,
+    Caller, ClientRequest, ClientTransport, Gateway, OpenQuestions, Outlet, Principal, Questioner, Session,
 };
 use bridgehead_testkit::peer::{Asked, Part, Peer, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
@@ -89,7 +89,7 @@ impl Client {
             let caller = Caller {
                 principal: Principal::local(),
                 revision,
-                transport: Transport::Memory,
+                transport: ClientTransport::Memory,
                 session,
                 questioner,
             };
@@ -139,7 +139,7 @@ fn asking() -> Mock {
 }
 
 /// All calls share the server, whatever it asks.
-fn shared(server: &mut Server) {
+fn shared(server: &mut ServerConfig) {
     server.interactive = Interactive::Shared;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bridgehead_call::{CorrelationId, Era, Outcome};
 use bridgehead_gateway::events::Delivery;
-use bridgehead_gateway::{Caller, ClientRequest, NativeTool, Principal, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, NativeTool, Principal, Session};
 use bridgehead_testkit::{Behaviour, FakeClock, Mock};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError, Spliced};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::support::Fixture;
 /// Calls a tool as a principal, over a transport, in an era.
 async fn call(
     fixture: &Fixture,
-    (principal, transport, revision): (&str, Transport, Revision),
+    (principal, transport, revision): (&str, ClientTransport, Revision),
     tool: &str,
     id: &str,
 ) {
@@ -52,9 +52,9 @@ async fn a_sink_gets_the_whole_call() {
     clock.set_wall("1999-01-01T00:00:00Z".parse().unwrap());
     let before = bridgehead_call::Clock::monotonic(&clock);
     let ids = [(); 3].map(|()| CorrelationId::mint().to_string());
-    call(&fixture, ("ada", Transport::Http, Revision::MODERN), "slow", &ids[0]).await;
-    call(&fixture, ("local", Transport::Stdio, Revision::V2025_06_18), "say", &ids[1]).await;
-    call(&fixture, ("bob", Transport::Memory, Revision::V2024_11_05), "nobody", &ids[2]).await;
+    call(&fixture, ("ada", ClientTransport::Http, Revision::MODERN), "slow", &ids[0]).await;
+    call(&fixture, ("local", ClientTransport::Stdio, Revision::V2025_06_18), "say", &ids[1]).await;
+    call(&fixture, ("bob", ClientTransport::Memory, Revision::V2024_11_05), "nobody", &ids[2]).await;
 
     let (enters, exits) = (fixture.recorder.enters(), fixture.recorder.exits());
     let known: Vec<_> = enters
@@ -198,7 +198,7 @@ async fn ask_as(
     let caller = Caller {
         principal: Principal::local(),
         revision: Revision::V2025_11_25,
-        transport: Transport::Memory,
+        transport: ClientTransport::Memory,
         session: session.clone(),
         questioner: None,
     };
@@ -367,7 +367,8 @@ async fn a_record_names_the_program_that_called() {
         let params = Object::parse(&Raw::parse(text).unwrap()).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
         let principal = Principal::local();
-        let caller = Caller { principal, revision, transport: Transport::Memory, session, questioner: None };
+        let caller =
+            Caller { principal, revision, transport: ClientTransport::Memory, session, questioner: None };
         let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
         let _outcome = fixture.gateway.answer(&caller, &request, None).await;
         let enter = fixture.recorder.enters().pop().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{Server, ToolFilter};
+use bridgehead_config::{ServerConfig, ToolFilter};
 use bridgehead_gateway::{Gateway, ReloadReport, Session};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock};
 use bridgehead_wire::Revision;
@@ -20,7 +20,7 @@ fn names(servers: &[&str]) -> Vec<bridgehead_config::ServerName> {
     servers.iter().map(|name| name.parse().unwrap()).collect()
 }
 
-fn configured(gateway: &Gateway) -> Vec<Server> {
+fn configured(gateway: &Gateway) -> Vec<ServerConfig> {
     gateway.upstreams().iter().map(|upstream| upstream.config().clone()).collect()
 }
 
@@ -158,7 +158,7 @@ async fn what_is_gone_is_remembered_until_its_server_is_back() {
     let c = server("c", &mock("c"), &leaks);
     assert_eq!(gateway.reload(vec![a.clone(), c.clone()]).await.added, names(&["c"]));
     assert_eq!(call(gateway, "b__pid").await.unwrap_err(), "mcp_restart_failed", "still gone");
-    let back = Server { filter: ToolFilter::new(["*"], ["slow"]).unwrap(), ..b };
+    let back = ServerConfig { filter: ToolFilter::new(["*"], ["slow"]).unwrap(), ..b };
     assert_eq!(gateway.reload(vec![a, c, back]).await.added, names(&["b"]));
     assert!(call(gateway, "b__pid").await.is_ok());
     assert_eq!(call(gateway, "b__slow").await.unwrap_err(), "PROVIDER_TOOL_UNKNOWN", "its server is back");

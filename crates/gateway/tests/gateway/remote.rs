@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Secret, Server, Transport, Url};
+use bridgehead_config::{GatewaySettings, Launch, Remote, RemoteTransport, Secret, ServerConfig, Url};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
 use bridgehead_upstream::credentials::{ConfiguredHeaders, CredentialSource};
 use bridgehead_wire::Revision;
@@ -50,7 +50,7 @@ async fn calls_over_http() {
     let peer = Peer::start(script).await;
     let launch = Launch::Remote(Remote::new(peer.url("/mcp").parse().unwrap()));
     let fixture = Fixture::start(&[], |options| {
-        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        options.servers.push(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
     });
     fixture.names().await;
     let params = json!({"name": "echo", "arguments": {"region": "eu-1"}});
@@ -82,7 +82,7 @@ async fn credentials_come_from_their_source() {
     let url: Url = peer.url("/mcp").parse().unwrap();
     let launch = Launch::Remote(Remote::new(url.clone()));
     let fixture = Fixture::start(&[], |options| {
-        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        options.servers.push(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
         options.credentials = Some(CredentialSource::new(move |remote| {
             assert_eq!(remote.url, url);
             let mut signed_in = remote.clone();
@@ -110,10 +110,16 @@ async fn the_status_of_a_remote_server() {
     let fixture = Fixture::start(&[], |options| {
         for (name, url) in [("a", "http://127.0.0.1:9/"), ("b", "ws://127.0.0.1:9/")] {
             let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
-            options.servers.push(Server::new(name.parse().unwrap(), launch, &GatewaySettings::default()));
+            options.servers.push(ServerConfig::new(
+                name.parse().unwrap(),
+                launch,
+                &GatewaySettings::default(),
+            ));
         }
-        let sse = Remote { transport: Transport::Sse, ..Remote::new("http://127.0.0.1:9/".parse().unwrap()) };
-        let server = Server::new("c".parse().unwrap(), Launch::Remote(sse), &GatewaySettings::default());
+        let sse =
+            Remote { transport: RemoteTransport::Sse, ..Remote::new("http://127.0.0.1:9/".parse().unwrap()) };
+        let server =
+            ServerConfig::new("c".parse().unwrap(), Launch::Remote(sse), &GatewaySettings::default());
         options.servers.push(server);
     });
     fixture.names().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Roots, Server};
+use bridgehead_config::{GatewaySettings, Launch, Remote, Roots, ServerConfig};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Carrier, Mock, Served};
 use bridgehead_wire::Revision;
@@ -83,7 +83,7 @@ async fn fixture() -> (Fixture, Served) {
     let served = asking().serve(Carrier::Http);
     let launch = Launch::Remote(Remote::new(served.url().parse().unwrap()));
     let fixture = Fixture::start(&[("near", asking())], |options| {
-        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        options.servers.push(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
     });
     fixture.gateway.settled().await;
     (fixture, served)
@@ -280,7 +280,7 @@ async fn rooted() -> (Fixture, Served) {
     let served = asking().serve(Carrier::Http);
     let launch = Launch::Remote(Remote::new(served.url().parse().unwrap()));
     let fixture = Fixture::start(&[("near", asking())], |options| {
-        options.servers.push(Server::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
+        options.servers.push(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
         for server in &mut options.servers {
             server.roots = Some(Roots::of(["file:///fixed".to_owned()]));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bridgehead_call::Outcome;
 use bridgehead_config::Queue;
 use bridgehead_events::{Counter, Delivery, Event, Filter, Measure, Subscription, Topic};
-use bridgehead_gateway::NativeTool;
+use bridgehead_gateway::{NativeTool, ToolContext};
 use bridgehead_testkit::{Behaviour, Crash, Mock, Tool};
 use serde_json::{Value, json};
 
@@ -138,9 +138,16 @@ async fn what_the_record_refuses_is_counted() {
 }
 
 /// GATE-6: the wait for a tool lock is measured, and a call that does not get the lock is counted at that stage.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_the_lock_refuses_is_counted() {
-    let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
+    // Progress keeps the first call alive beyond its limit, while the second one waits for the lock.
+    let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, cx: ToolContext| async move {
+        for step in 1.. {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            cx.progress(f64::from(step), None, None);
+        }
+        Ok(json!({}))
+    });
     let fixture = Arc::new(Fixture::start(&[], |options| {
         options.settings.request_timeout = Duration::from_millis(50);
         options.tools.push(hang);

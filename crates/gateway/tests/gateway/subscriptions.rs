@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_gateway::{Caller, ClientRequest, Feed, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, Feed, Principal, ProgressSink, Session};
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::{Id, Object, Raw, RequestMeta, Revision, RpcError};
 use bytes::Bytes;
@@ -66,7 +66,7 @@ impl<'f> Client<'f> {
         Caller {
             principal: Principal::local(),
             revision: self.revision,
-            transport: Transport::Memory,
+            transport: ClientTransport::Memory,
             session: self.session.clone(),
             questioner: None,
         }

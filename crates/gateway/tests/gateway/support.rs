@@ -1,11 +1,12 @@
 //! A gateway with scripted servers behind it, called as a front calls it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Secret, Server, Stdio};
+use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Secret, ServerConfig, Stdio};
 use bridgehead_gateway::{
-    Caller, ClientRequest, Gateway, Options, Principal, ProgressSink, Session, Transport,
+    Caller, ClientRequest, ClientTransport, Gateway, Options, Principal, ProgressSink, Session,
 };
 use bridgehead_testkit::{Carrier, LeakCheck, Mock, Recorder, Served};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
@@ -20,7 +21,7 @@ pub(crate) struct Fixture {
 }
 
 /// A server entry that runs a mock.
-pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
+pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> ServerConfig {
     let (program, args) = mock.command();
     let mut stdio = Stdio::new(program.to_str().unwrap(), args);
     let (mark, value) = leaks.marker();
@@ -28,13 +29,13 @@ pub(crate) fn server(name: &str, mock: &Mock, leaks: &LeakCheck) -> Server {
     for (name, value) in mock.env().into_iter().chain([marker]) {
         stdio.env.insert(name, Secret::new(value));
     }
-    Server::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
+    ServerConfig::new(name.parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default())
 }
 
 /// A server entry for a legacy server at an address.
-pub(crate) fn at(name: &str, url: &str) -> Server {
+pub(crate) fn at(name: &str, url: &str) -> ServerConfig {
     let launch = Launch::Remote(Remote::new(url.parse().unwrap()));
-    let mut server = Server::new(name.parse().unwrap(), launch, &GatewaySettings::default());
+    let mut server = ServerConfig::new(name.parse().unwrap(), launch, &GatewaySettings::default());
     server.era = EraChoice::Legacy;
     server
 }
@@ -45,14 +46,14 @@ pub(crate) const TRANSPORTS: [&str; 4] = ["stdio", "http", "sse", "ws"];
 /// A gateway with the same legacy mock on every transport.
 pub(crate) async fn everywhere(
     mock: impl Fn() -> Mock,
-    change: impl Fn(&mut Server),
+    change: impl Fn(&mut ServerConfig),
 ) -> (Fixture, [Served; 3]) {
     let served = [Carrier::Http, Carrier::Sse, Carrier::WebSocket].map(|carrier| mock().serve(carrier));
     let fixture = Fixture::start(&[("stdio", mock())], |options| {
         for (name, served) in TRANSPORTS[1..].iter().zip(&served) {
             let mut server = at(name, &served.url());
             if let ("sse", Launch::Remote(remote)) = (*name, &mut server.launch) {
-                remote.transport = bridgehead_config::Transport::Sse;
+                remote.transport = bridgehead_config::RemoteTransport::Sse;
             }
             options.servers.push(server);
         }
@@ -80,6 +81,8 @@ impl Fixture {
         let mut options = Options {
             servers: servers.iter().map(|(name, mock)| server(name, mock, &leaks)).collect(),
             audit: Arc::new(recorder.clone()),
+            // Nothing of the machine: no list of a lazy server is cached.
+            environment: Some(BTreeMap::new()),
             ..Options::default()
         };
         change(&mut options);
@@ -109,7 +112,7 @@ impl Fixture {
         let caller = Caller {
             principal: Principal::named(principal),
             revision: Revision::MODERN,
-            transport: Transport::Memory,
+            transport: ClientTransport::Memory,
             session: Session::new(),
             questioner: None,
         };
@@ -186,7 +189,7 @@ pub(crate) async fn ask_raw(
     let caller = Caller {
         principal: Principal::local(),
         revision,
-        transport: Transport::Memory,
+        transport: ClientTransport::Memory,
         session: Session::new(),
         questioner: None,
     };
@@ -206,7 +209,7 @@ pub(crate) async fn call_as(
     let caller = Caller {
         principal: Principal::local(),
         revision,
-        transport: Transport::Memory,
+        transport: ClientTransport::Memory,
         session: session.clone(),
         questioner: None,
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_gateway::{Caller, ClientRequest, Principal, ProgressSink, Session, Transport};
+use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, Principal, ProgressSink, Session};
 use bridgehead_testkit::client::modern_params;
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use bridgehead_wire::{Id, Object, Raw, RequestMeta, Revision};
@@ -55,7 +55,7 @@ fn request(who: &str, method: &str, params: Value, id: Option<&str>) -> (Caller,
     let caller = Caller {
         principal: Principal::named(who),
         revision: Revision::MODERN,
-        transport: Transport::Memory,
+        transport: ClientTransport::Memory,
         session: Session::new(),
         questioner: None,
     };

@@ -190,7 +190,7 @@ async fn what_is_wrong_with_tools_is_logged() {
     fixture.call("cursed", json!({})).await.unwrap();
     assert_eq!(lines.levels("a tool handler panicked"), ["ERROR"]);
     let line = lines.line("a tool handler panicked");
-    assert!(line.contains("tool=\"cursed\"") && line.contains("its words"), "{line}");
+    assert!(line.contains("name=\"cursed\"") && line.contains("its words"), "{line}");
     fixture.end().await;
 }
 

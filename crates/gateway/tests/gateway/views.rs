@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bridgehead_gateway::{
-    Action, Authorizer, Caller, ClientRequest, Decision, Principal, Session, Thing, Transport,
+    Action, Authorizer, Caller, ClientRequest, ClientTransport, Decision, Principal, Session, Thing,
 };
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
@@ -69,7 +69,7 @@ async fn ask(fixture: &Fixture, who: &Principal, method: &str, params: Value) ->
     let caller = Caller {
         principal: who.clone(),
         revision: Revision::V2025_11_25,
-        transport: Transport::Memory,
+        transport: ClientTransport::Memory,
         session: Session::new(),
         questioner: None,
     };

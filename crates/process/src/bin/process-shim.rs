@@ -1,5 +1,5 @@
 //! The shim that the tests of this crate and of the crates above it use. The installed shim is `bridgehead-shim`, the same
-//! program in the package `bridgehead`: Cargo installs only the programs of the requested package.
+//! program in the package `bridgehead-cli`: Cargo installs only the programs of the requested package.
 
 use std::process::ExitCode;
 

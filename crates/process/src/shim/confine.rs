@@ -3,9 +3,10 @@
 //! The shim opens the paths and prepares the rules. The new process then applies them to itself, in an order in which no
 //! step blocks a later one: capabilities, then Landlock, then the filter of system calls.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath,
@@ -17,8 +18,65 @@ use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 use seccompiler::BpfProgram;
 
 use super::filter::filter;
-use crate::confinement::{Confined, Confinement, DEVICES, Feature, Files, NEEDED, SCOPES, WHOLE_FILES};
-use crate::paths::{leads_through, open_without_links};
+use crate::confinement::{Confined, Confinement, Feature, Files};
+use crate::message::Stage;
+use crate::paths::open_without_links;
+
+/// The first version of Landlock that restricts truncation. Before it, a program could truncate any file of the user.
+const WHOLE_FILES: u8 = 3;
+/// The first version that can keep signals within the tree.
+const SCOPES: u8 = 6;
+
+/// The paths that every program needs: its libraries and what they read. Paths that do not exist are skipped.
+const NEEDED: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/locale.alias",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/timezone",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/version_signature",
+    "/sys/devices/system/cpu",
+    "/sys/kernel/mm/transparent_hugepage",
+];
+
+/// The devices that every program may read and write.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// How many links a path may have before it is treated as a loop; the system has the same limit.
+const MOST_LINKS: usize = 40;
 
 /// Everything that is prepared before the process to confine exists.
 pub(super) struct Walls {
@@ -38,6 +96,16 @@ pub(super) enum Refusal {
     Gap(Gap),
     /// The path with this index in the order of [`Files::each`] cannot be used. `degrade` does not cover this.
     Path(u32, Errno),
+}
+
+impl Refusal {
+    /// Where the start failed, and why.
+    pub(super) fn failure(self) -> (Stage, io::Error) {
+        match self {
+            Self::Gap((feature, errno)) => (Stage::Confinement(feature), errno.into()),
+            Self::Path(which, errno) => (Stage::Path(which), errno.into()),
+        }
+    }
 }
 
 impl Walls {
@@ -212,4 +280,63 @@ pub(super) fn decode(bytes: [u8; 5]) -> Option<(Feature, io::Error)> {
     let known = [Feature::Landlock, Feature::Scopes, Feature::Seccomp, Feature::Capabilities];
     let feature = known.into_iter().find(|known| *known as u8 == feature)?;
     Some((feature, io::Error::from_raw_os_error(i32::from_le_bytes(errno))))
+}
+
+/// Whether the lookup of `path` passes through one of `folders`. A program that can write to such a folder decides where
+/// `path` leads.
+fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
+    let inside = |place: &Path| folders.iter().any(|folder| place.starts_with(folder));
+    let names = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|name| name.as_os_str().to_owned()).collect()
+    };
+    let (mut at, mut left, mut links) = (PathBuf::from("/"), names(path), 0);
+    while let Some(name) = left.pop() {
+        // The entries of a folder do not decide what its parent is.
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        if inside(&at) {
+            return true;
+        }
+        let next = at.join(&name);
+        match next.read_link() {
+            Ok(_) if links == MOST_LINKS => return true,
+            // An absolute target begins with the root, and joining that replaces `at`.
+            Ok(target) => {
+                links += 1;
+                left.extend(names(&target));
+            }
+            Err(_) => at = next,
+        }
+    }
+    inside(&at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_path_leads_through_every_folder_that_is_asked() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("real/inner")).unwrap();
+        std::fs::write(root.join("real/file"), "x").unwrap();
+        symlink(root.join("real"), root.join("link")).unwrap();
+        let real = [root.join("real")];
+        let inner = [root.join("real/inner")];
+        assert!(leads_through(&root.join("real/file"), &real));
+        assert!(leads_through(&root.join("link/file"), &real), "through a link into it");
+        assert!(leads_through(&root.join("real"), &real));
+        assert!(!leads_through(&root.join("other/file"), &real));
+        // Out of the folder again, through a link inside it.
+        symlink("/etc", root.join("real/inner/out")).unwrap();
+        assert!(leads_through(&root.join("link/inner/out/passwd"), &inner));
+        assert!(!leads_through(&root.join("real/file"), &inner));
+        symlink("circle", root.join("circle")).unwrap();
+        assert!(leads_through(&root.join("circle"), &inner), "a loop leads nowhere known");
+    }
 }

@@ -86,11 +86,8 @@ fn start(
     let walls = match order.confinement {
         None => None,
         Some(asked) => {
-            let refused = |refusal| match refusal {
-                confine::Refusal::Gap((feature, errno)) => (Stage::Confinement(feature), errno.into()),
-                confine::Refusal::Path(which, errno) => (Stage::Path(which), errno.into()),
-            };
-            Some(Walls::prepare(asked, &order.program, order.landlock).map_err(refused)?)
+            let walls = Walls::prepare(asked, &order.program, order.landlock);
+            Some(walls.map_err(confine::Refusal::failure)?)
         }
     };
     let (pid, confined) = match (walls, &group) {

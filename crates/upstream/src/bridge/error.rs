@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_wire::{RpcError, code};
+use bridgehead_wire::{Fault, RpcError, code};
 
 use super::timeout::InvalidTimeout;
 use crate::link::LinkError;
@@ -12,6 +12,7 @@ use crate::transport::ConnectError;
 /// A failed connect or call.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{what} failed after {attempts} {}: {cause}", if *.attempts == 1 { "attempt" } else { "attempts" })]
+#[non_exhaustive]
 pub struct BridgeError {
     /// The operation that failed: the tool call, or the connection.
     pub what: String,
@@ -20,12 +21,29 @@ pub struct BridgeError {
     /// Why the last attempt failed.
     #[source]
     pub cause: Cause,
+    /// Whether the tool may have done its work anyway, in any of the attempts.
+    pub may_have_run: bool,
 }
 
 impl BridgeError {
+    /// A failure before anything was sent.
+    pub(super) fn new(what: impl Into<String>, attempts: u32, cause: Cause) -> Self {
+        Self { what: what.into(), attempts, cause, may_have_run: false }
+    }
+
     /// Whether a retry may succeed later.
     pub fn retryable(&self) -> bool {
         self.cause.retryable()
+    }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        self.cause.fault()
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        self.cause.hint()
     }
 }
 
@@ -70,6 +88,39 @@ impl Cause {
             Self::Timing(_) | Self::Closed => false,
         }
     }
+
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Timeout(_) | Self::Link(_) | Self::Connect { .. } => Fault::Server,
+            Self::Rpc(error) if is_of_caller(error.code()) => Fault::Caller,
+            Self::Rpc(_) => Fault::Server,
+            Self::Timing(_) | Self::Closed => Fault::Caller,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Timeout(_) => "raise `timeout_ms` of the options, or find out why the server is slow",
+            Self::Link(error) if may_pass(error) => "call again later; a lost connection is made again",
+            Self::Link(_) => {
+                "check that the address is that of an MCP server, and raise `limit` if its answer is large"
+            }
+            Self::Rpc(error) if is_of_caller(error.code()) => {
+                "compare the tool's name and arguments with the server's list of tools"
+            }
+            Self::Rpc(_) => "read the server's message; its own log may say more",
+            Self::Connect { .. } => "check the address or the command, and that the server runs",
+            Self::Timing(_) => "give the timeout as a positive number of milliseconds",
+            Self::Closed => "connect again; a closed bridge stays closed",
+        }
+    }
+}
+
+/// Whether the server blames the request itself.
+const fn is_of_caller(code: i64) -> bool {
+    matches!(code, code::INVALID_PARAMS | code::METHOD_NOT_FOUND | code::INVALID_REQUEST)
 }
 
 fn may_pass(error: &LinkError) -> bool {
@@ -103,6 +154,30 @@ impl From<ConnectError> for Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// BRG-5: an error says whose fault it is, and what to do about it.
+    #[test]
+    fn whose_fault_it_is_and_what_to_do() {
+        #[track_caller]
+        fn check(cause: Cause, fault: Fault, hint: &str) {
+            let error = BridgeError::new("tool `say`", 1, cause);
+            assert_eq!(error.fault(), fault, "{error}");
+            assert!(error.hint().contains(hint), "{error}: {}", error.hint());
+        }
+        let rpc = |code| Cause::Rpc(RpcError::new(code, "no"));
+        check(Cause::Timeout(Duration::from_secs(1)), Fault::Server, "`timeout_ms`");
+        check(Cause::Link(LinkError::Closed("gone".into())), Fault::Server, "again later");
+        check(Cause::Link(LinkError::Unusable("HTML".into())), Fault::Server, "an MCP server");
+        check(rpc(code::INVALID_PARAMS), Fault::Caller, "name and arguments");
+        check(rpc(code::METHOD_NOT_FOUND), Fault::Caller, "name and arguments");
+        check(rpc(code::INTERNAL_ERROR), Fault::Server, "server's message");
+        check(
+            Cause::Connect { reason: String::new(), retryable: true },
+            Fault::Server,
+            "the address or the command",
+        );
+        check(Cause::Closed, Fault::Caller, "connect again");
+    }
 
     /// BRG-4: which link failures are worth another attempt; over HTTP 429, 502, 503 and 504 are transient.
     #[test]

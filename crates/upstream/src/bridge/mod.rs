@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::{CorrelationId, SystemClock};
-use bridgehead_config::{GatewaySettings, Launch, Remote, Retry, Secret, Server, ServerName, Transport, Url};
+use bridgehead_config::{
+    GatewaySettings, Launch, Remote, RemoteTransport, Retry, Secret, ServerConfig, ServerName, Url,
+};
 use bridgehead_events::{Bus, Signal, Signals};
-use bridgehead_process::INHERITED;
 use bridgehead_wire::{Object, Raw};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
@@ -37,6 +38,7 @@ use crate::catalog::{ListError, Lists, Tool, list_tools};
 use crate::link::call::ToolCall;
 use crate::link::negotiate::{Offer, Opening, Peer, negotiate};
 use crate::link::{Link, LinkError, Purpose};
+use crate::server::given::own_environment;
 use crate::server::record::ServerRecords;
 use crate::transport::{self, ConnectError};
 
@@ -86,13 +88,22 @@ pub fn memory_transport() -> (DuplexStream, DuplexStream) {
 }
 
 /// How to connect. Everything has a default.
+///
+/// ```
+/// # use bridgehead_upstream::bridge::ConnectOptions;
+/// let options = ConnectOptions::default().timeout_ms(5_000).header("X-Team", "tools");
+/// # assert_eq!(options.timeout_ms, Some(5_000));
+/// ```
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+#[must_use]
 pub struct ConnectOptions {
     /// How long the handshake may take, in milliseconds; overrides the variable.
     pub timeout_ms: Option<u64>,
-    /// The variables that [`TIMEOUT_VARIABLE`] is looked up in and that a started program may need. Only
-    /// [`ConnectOptions::from_env`] reads the process's own environment.
-    pub environment: BTreeMap<String, String>,
+    /// The variables that [`TIMEOUT_VARIABLE`] is looked up in and that a started program may need. If `None`,
+    /// connecting reads that variable and those that every program gets ([`bridgehead_process::INHERITED`]), such as
+    /// `PATH`, and no others from the process's own environment. An invalid timeout makes connecting fail.
+    pub environment: Option<BTreeMap<String, String>>,
     /// Sent with every request over HTTP.
     pub headers: BTreeMap<String, Secret>,
     /// Makes the connection in place of streamable HTTP.
@@ -104,20 +115,49 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The defaults, plus these variables of the process's environment: [`TIMEOUT_VARIABLE`] and the variables that
-    /// every program gets ([`bridgehead_process::INHERITED`]), such as `PATH`. No other variable is read. An
-    /// invalid timeout makes connecting fail.
-    pub fn from_env() -> Self {
-        let inherited = INHERITED.iter().flat_map(|(_, names)| names.iter().copied());
-        let read = |name: &str| Some((name.to_owned(), std::env::var(name).ok()?));
-        let environment = inherited.chain([TIMEOUT_VARIABLE]).filter_map(read).collect();
-        Self { environment, ..Self::default() }
+    /// Limits the handshake, and each attempt of a call that has no timeout of its own.
+    pub fn timeout_ms(self, limit: impl Into<Option<u64>>) -> Self {
+        Self { timeout_ms: limit.into(), ..self }
+    }
+
+    /// Uses these variables instead of the process's own.
+    pub fn environment(self, variables: BTreeMap<String, String>) -> Self {
+        Self { environment: Some(variables), ..self }
+    }
+
+    /// Sends a header with every request over HTTP. Its value is never shown.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.insert(name.into(), Secret::new(value));
+        self
+    }
+
+    /// Makes the connection by a factory.
+    pub fn factory(self, factory: TransportFactory) -> Self {
+        Self { factory: Some(factory), ..self }
+    }
+
+    /// Accepts answers of at most this many bytes.
+    pub fn limit(self, bytes: usize) -> Self {
+        Self { limit: Some(bytes), ..self }
+    }
+
+    /// Logs each retry there.
+    pub fn logger(self, logger: impl Into<Option<Dispatch>>) -> Self {
+        Self { logger: logger.into(), ..self }
     }
 }
 
-/// How to call. Everything has a default.
+/// How a call is attempted. Everything has a default.
+///
+/// ```
+/// # use bridgehead_upstream::bridge::AttemptOptions;
+/// let once = AttemptOptions::default().timeout_ms(5_000).max_attempts(1);
+/// # assert_eq!(once.max_attempts, 1);
+/// ```
 #[derive(Debug, Clone)]
-pub struct CallOptions {
+#[non_exhaustive]
+#[must_use]
+pub struct AttemptOptions {
     /// How long each attempt may take, in milliseconds; overrides the variable.
     pub timeout_ms: Option<u64>,
     /// The most attempts.
@@ -132,7 +172,7 @@ pub struct CallOptions {
     pub correlation: Option<CorrelationId>,
 }
 
-impl Default for CallOptions {
+impl Default for AttemptOptions {
     fn default() -> Self {
         Self {
             timeout_ms: None,
@@ -145,6 +185,38 @@ impl Default for CallOptions {
     }
 }
 
+impl AttemptOptions {
+    /// Limits each attempt.
+    pub fn timeout_ms(self, limit: impl Into<Option<u64>>) -> Self {
+        Self { timeout_ms: limit.into(), ..self }
+    }
+
+    /// Makes at most this many attempts.
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        Self { max_attempts: attempts, ..self }
+    }
+
+    /// Pauses this long after the first attempt, and twice as long after each further one.
+    pub fn backoff(self, pause: Duration) -> Self {
+        Self { backoff: pause, ..self }
+    }
+
+    /// Decides whether a failed attempt is retried.
+    pub fn retry(self, retry: Retry) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// Waits between attempts by `sleep`, for tests that do not want to wait.
+    pub fn sleep(self, sleep: Sleep) -> Self {
+        Self { sleep, ..self }
+    }
+
+    /// Gives the call this id.
+    pub fn correlation(self, id: CorrelationId) -> Self {
+        Self { correlation: Some(id), ..self }
+    }
+}
+
 /// A connection to one server. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Bridge(Arc<Shared>);
@@ -154,6 +226,8 @@ struct Shared {
     url: String,
     endpoint: Endpoint,
     options: ConnectOptions,
+    /// The variables of the options, or those that the process had when the bridge was made.
+    environment: BTreeMap<String, String>,
     signals: Signals,
     state: Mutex<BridgeState>,
 }
@@ -169,7 +243,7 @@ enum BridgeState {
 /// The other end of the connection.
 #[derive(Debug)]
 enum Endpoint {
-    Server(Box<Server>),
+    Server(Box<ServerConfig>),
     Factory(TransportFactory),
 }
 
@@ -201,15 +275,12 @@ pub async fn connect_to_server(url: &str, options: ConnectOptions) -> Result<Bri
     let endpoint = match &options.factory {
         Some(factory) => Endpoint::Factory(factory.clone()),
         None => {
-            let remote: Url = url.parse().map_err(|error| BridgeError {
-                what: "connecting".to_owned(),
-                attempts: 1,
-                cause: Cause::Connect {
-                    reason: format!("the address is not valid: {error}"),
-                    retryable: false,
-                },
+            let remote: Url = url.parse().map_err(|error| {
+                let reason = format!("the address is not valid: {error}");
+                BridgeError::new("connecting", 1, Cause::Connect { reason, retryable: false })
             })?;
-            let transport = if remote.is_web_socket() { Transport::WebSocket } else { Transport::Http };
+            let transport =
+                if remote.is_web_socket() { RemoteTransport::WebSocket } else { RemoteTransport::Http };
             let remote = Remote { transport, headers: options.headers.clone(), ..Remote::new(remote) };
             Endpoint::Server(Box::new(server(Launch::Remote(remote))))
         }
@@ -227,15 +298,24 @@ pub async fn connect_to_endpoint(endpoint: Launch, options: ConnectOptions) -> R
     open(url, Endpoint::Server(Box::new(server(endpoint))), options).await
 }
 
-async fn open(url: String, endpoint: Endpoint, options: ConnectOptions) -> Result<Bridge, BridgeError> {
+async fn open(url: String, endpoint: Endpoint, mut options: ConnectOptions) -> Result<Bridge, BridgeError> {
     let signals = Signals::new(Bus::new(Arc::new(SystemClock::default())), options.logger.clone());
-    let shared = Shared { url, endpoint, options, signals, state: Mutex::new(BridgeState::Lost) };
+    let environment = options.environment.take().unwrap_or_else(|| {
+        let mut own = match &endpoint {
+            Endpoint::Server(server) => own_environment([&**server]),
+            Endpoint::Factory(_) => BTreeMap::new(),
+        };
+        own.extend(std::env::var(TIMEOUT_VARIABLE).ok().map(|value| (TIMEOUT_VARIABLE.to_owned(), value)));
+        own
+    });
+    let state = Mutex::new(BridgeState::Lost);
+    let shared = Shared { url, endpoint, options, environment, signals, state };
     let bridge = Bridge(Arc::new(shared));
     bridge.client().await.map(|_| bridge)
 }
 
-fn server(launch: Launch) -> Server {
-    Server::new(ServerName::adapt("bridge"), launch, &GatewaySettings::default())
+fn server(launch: Launch) -> ServerConfig {
+    ServerConfig::new(ServerName::adapt("bridge"), launch, &GatewaySettings::default())
 }
 
 /// Calls a tool and returns its result unchanged; a result with `isError` counts as an answer. Retries as the
@@ -244,26 +324,27 @@ pub async fn call_tool(
     bridge: &Bridge,
     name: &str,
     arguments: &Value,
-    options: &CallOptions,
+    options: &AttemptOptions,
 ) -> Result<Raw, BridgeError> {
-    let failed = |attempts, cause| BridgeError { what: format!("tool `{name}`"), attempts, cause };
-    let timeout = timeout::resolve(&bridge.0.options.environment, options.timeout_ms)
+    let failed = |attempts, cause| BridgeError::new(format!("tool `{name}`"), attempts, cause);
+    let timeout = timeout::resolve(&bridge.0.environment, options.timeout_ms)
         .map_err(|error| failed(0, Cause::Timing(error)))?;
     let correlation = options.correlation.unwrap_or_else(CorrelationId::mint);
-    let mut attempts = 0;
+    let (mut attempts, mut may_have_run) = (0, false);
     loop {
         attempts += 1;
         let lost = match bridge.attempt(name, arguments, timeout, correlation).await {
             Ok(result) => return Ok(result),
             Err(lost) => lost,
         };
+        may_have_run |= lost.may_have_run;
         let mut again = lost.cause.retryable() && attempts < options.max_attempts.max(1);
         if again && !options.retry.permits(lost.may_have_run, false) {
             // Only here does it matter whether the tool may run twice.
             again = options.retry == Retry::Safe && bridge.may_run_twice(name).await;
         }
         if !again {
-            return Err(failed(attempts, lost.cause));
+            return Err(BridgeError { may_have_run, ..failed(attempts, lost.cause) });
         }
         let pause = attempts::pause(attempts, options.backoff);
         let (tool, attempt, cause) = (name, attempts, &lost.cause);
@@ -291,8 +372,7 @@ impl Bridge {
 
     /// The current client; reconnects if the connection was lost.
     pub async fn client(&self) -> Result<Client, BridgeError> {
-        let failed =
-            |cause| BridgeError { what: format!("connecting to {}", shown(&self.0.url)), attempts: 1, cause };
+        let failed = |cause| BridgeError::new(format!("connecting to {}", shown(&self.0.url)), 1, cause);
         self.live_client().await.map_err(failed)
     }
 
@@ -398,12 +478,12 @@ impl Live {
 }
 
 async fn connect(shared: &Shared) -> Result<Live, Cause> {
-    let Shared { url, endpoint, options, .. } = shared;
-    let timeout = timeout::resolve(&options.environment, options.timeout_ms).map_err(Cause::Timing)?;
+    let Shared { url, endpoint, options, environment, .. } = shared;
+    let timeout = timeout::resolve(environment, options.timeout_ms).map_err(Cause::Timing)?;
     let limit = options.limit.unwrap_or(LARGEST_MESSAGE);
     let connecting = async {
         match endpoint {
-            Endpoint::Server(server) => reach(server, options, limit).await,
+            Endpoint::Server(server) => reach(server, environment, limit).await,
             Endpoint::Factory(factory) => {
                 let stream = (factory.0)(url).await;
                 let unreachable =
@@ -416,12 +496,15 @@ async fn connect(shared: &Shared) -> Result<Live, Cause> {
     tokio::time::timeout(timeout, connecting).await.unwrap_or(Err(Cause::Timeout(timeout)))
 }
 
-async fn reach(server: &Server, options: &ConnectOptions, limit: usize) -> Result<Live, Cause> {
+async fn reach(
+    server: &ServerConfig,
+    environment: &BTreeMap<String, String>,
+    limit: usize,
+) -> Result<Live, Cause> {
     let record = ServerRecords::default().of(server.name.as_ref());
     // A bridge has one server, so it never waits for another start.
     let turn = Semaphore::new(1);
-    let connecting =
-        transport::connect(server, &options.environment, limit, None, &record, Offer::Nothing, &turn);
+    let connecting = transport::connect(server, environment, limit, None, &record, Offer::Nothing, &turn);
     let (mut connection, peer) = connecting.await?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let client = Client::new(connection.link.clone(), peer);

@@ -7,12 +7,11 @@
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_events::Signal;
-use bridgehead_schema::{Envelope, Origin, OutputSchema};
+use bridgehead_schema::{Envelope, Origin};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Bridge, BridgeError, CallOptions, Cause, call_tool, shown, timeout};
+use super::{AttemptOptions, Bridge, BridgeError, Cause, call_tool, shown, timeout};
 use crate::catalog::{ListError, Tool};
 use crate::link::LinkError;
 
@@ -46,9 +45,8 @@ pub struct Operation {
 /// # Errors
 /// When the server cannot be reached or does not list its tools.
 pub async fn operations(bridge: &Bridge) -> Result<Vec<Operation>, BridgeError> {
-    let failed = |cause| BridgeError { what: "listing the tools".to_owned(), attempts: 1, cause };
-    let options = &bridge.0.options;
-    let limit = timeout::resolve(&options.environment, options.timeout_ms)
+    let failed = |cause| BridgeError::new("listing the tools", 1, cause);
+    let limit = timeout::resolve(&bridge.0.environment, bridge.0.options.timeout_ms)
         .map_err(|error| failed(Cause::Timing(error)))?;
     let client = bridge.live_client().await.map_err(failed)?;
     let listed = tokio::time::timeout(limit, client.list()).await;
@@ -86,22 +84,26 @@ impl Operation {
     /// Only if there is no result: the server cannot be reached, was lost, took too long, or does not know the
     /// tool.
     pub async fn run(&self, arguments: &Value) -> Result<Envelope, BridgeError> {
-        self.run_with(arguments, &CallOptions::default()).await
+        self.run_with(arguments, &AttemptOptions::default()).await
     }
 
     /// Runs the tool with these options.
     ///
     /// # Errors
     /// As [`Operation::run`].
-    pub async fn run_with(&self, arguments: &Value, options: &CallOptions) -> Result<Envelope, BridgeError> {
+    pub async fn run_with(
+        &self,
+        arguments: &Value,
+        options: &AttemptOptions,
+    ) -> Result<Envelope, BridgeError> {
         let correlation = options.correlation.unwrap_or_else(CorrelationId::mint);
-        let options = CallOptions { correlation: Some(correlation), ..options.clone() };
+        let options = options.clone().correlation(correlation);
         let began = Instant::now();
         let result = call_tool(&self.bridge, &self.spec.name, arguments, &options).await?;
-        let result: Map<String, Value> = result.decode().map_err(|error| BridgeError {
-            what: format!("tool `{}`", self.spec.name),
-            attempts: 1,
-            cause: Cause::Link(LinkError::Unusable(format!("the result is not usable: {error}").into())),
+        let result: Map<String, Value> = result.decode().map_err(|error| {
+            let cause = LinkError::Unusable(format!("the result is not usable: {error}").into());
+            let failed = BridgeError::new(format!("tool `{}`", self.spec.name), 1, Cause::Link(cause));
+            BridgeError { may_have_run: true, ..failed }
         })?;
         let origin = Origin {
             server: self.server.to_string(),
@@ -109,12 +111,6 @@ impl Operation {
             correlation_id: correlation.to_string(),
             latency: began.elapsed(),
         };
-        let anything = OutputSchema::anything();
-        let envelope = Envelope::new(&result, origin).cast(self.tool.output_schema().unwrap_or(&anything));
-        if envelope.meta.structured_content.is_some() && !envelope.meta.is_error {
-            let (changes, issues) = (envelope.meta.cast.len(), envelope.meta.issues.len());
-            self.bridge.signals().emit(&Signal::Cast { changes, issues });
-        }
-        Ok(envelope)
+        Ok(self.tool.cast(Envelope::new(&result, origin), self.bridge.signals()))
     }
 }

@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_schema::{Effort, HeaderParameter, OutputSchema, Unfit, Validator};
+use bridgehead_events::{Signal, Signals};
+use bridgehead_schema::{Effort, Envelope, HeaderParameter, OutputSchema, Unfit, Validator};
 use bridgehead_wire::held::Reservation;
 use bridgehead_wire::{Era, Method, Object, Raw, RpcError, Spliced, code, key};
 use serde::Deserialize;
@@ -436,6 +437,18 @@ fn named(text: &str, member: &str) -> Option<(Raw, Object, String)> {
 }
 
 impl Tool {
+    /// Casts the data of a result to the tool's output schema, and reports the cast. A tool without a usable schema may answer
+    /// with anything.
+    pub fn cast(&self, result: Envelope, signals: &Signals) -> Envelope {
+        let anything = OutputSchema::anything();
+        let cast = result.cast(self.output_schema().unwrap_or(&anything));
+        if cast.meta.structured_content.is_some() && !cast.meta.is_error {
+            let (changes, issues) = (cast.meta.cast.len(), cast.meta.issues.len());
+            signals.emit(&Signal::Cast { changes, issues });
+        }
+        cast
+    }
+
     /// The schema that its structured results are checked against. `None` if the tool declares no schema, or
     /// one that does not compile; the latter is logged once.
     pub fn output_schema(&self) -> Option<&OutputSchema> {

@@ -8,7 +8,7 @@
 //! the thread then wakes all of them locally, which costs no system call.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use parking_lot::Mutex;
@@ -23,22 +23,27 @@ pub(crate) struct Doorbell {
 }
 
 thread_local! {
-    static HERE: RefCell<Option<Arc<Doorbell>>> = const { RefCell::new(None) };
+    // Weak, because a thread may outlive its runtime: a handle would keep the runtime's descriptors open.
+    static HERE: RefCell<Weak<Doorbell>> = const { RefCell::new(Weak::new()) };
 }
 
 impl Doorbell {
     /// The doorbell of this thread's runtime, if that runtime has a single thread.
     pub(crate) fn here() -> Option<Arc<Self>> {
         let runtime = Handle::try_current().ok()?;
-        HERE.with_borrow_mut(|here| match here {
-            Some(bell) if bell.runtime.id() == runtime.id() => Some(Arc::clone(bell)),
+        HERE.with_borrow_mut(|here| match here.upgrade() {
+            Some(bell) if bell.runtime.id() == runtime.id() => Some(bell),
             _ if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread => None,
-            _ => Some(Arc::clone(here.insert(Arc::new(Self { runtime, left: Mutex::default() })))),
+            _ => {
+                let bell = Arc::new(Self { runtime, left: Mutex::default() });
+                *here = Arc::downgrade(&bell);
+                Some(bell)
+            }
         })
     }
 
     fn is_here(self: &Arc<Self>) -> bool {
-        HERE.with_borrow(|here| here.as_ref().is_some_and(|bell| Arc::ptr_eq(bell, self)))
+        HERE.with_borrow(|here| here.as_ptr() == Arc::as_ptr(self))
     }
 
     /// Wakes a task of this doorbell's runtime.

@@ -18,6 +18,7 @@ pub(crate) mod stream;
 pub(crate) mod switchboard;
 
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -120,6 +121,25 @@ pub struct Mirror<'a> {
 #[derive(Debug, Clone)]
 pub struct Link(LinkKind);
 
+/// A link in the hands of what drives it. Dropping this ends the link: otherwise calls would wait for answers that nothing
+/// reads any more, for example after the end of the runtime.
+#[derive(Debug)]
+pub(crate) struct DrivenLink(pub(crate) Link);
+
+impl Deref for DrivenLink {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.0
+    }
+}
+
+impl Drop for DrivenLink {
+    fn drop(&mut self) {
+        self.0.end(LinkError::Closed("the connection was dropped".into()));
+    }
+}
+
 #[derive(Debug, Clone)]
 enum LinkKind {
     Stream(Arc<Stream>),
@@ -157,6 +177,7 @@ impl Link {
         (Self(LinkKind::Stream(stream)), read, write)
     }
 
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "no remote server can be connected"))]
     pub(crate) const fn over_http(remote: Arc<Remote>) -> Self {
         Self(LinkKind::Http(remote))
     }
@@ -348,6 +369,7 @@ impl Link {
     }
 
     /// Whether the link has not ended. This is cheap to call.
+    #[inline]
     pub fn is_open(&self) -> bool {
         match &self.0 {
             LinkKind::Stream(stream) => stream.board.is_open(),

@@ -266,6 +266,7 @@ impl Switchboard {
     }
 
     /// Accepts no further requests; open ones have their own connections and continue.
+    #[cfg(feature = "http")]
     pub(crate) fn retire(&self, error: LinkError) {
         self.open.store(false, Ordering::Release);
         self.table.lock().ended.get_or_insert(error);
@@ -277,6 +278,7 @@ impl Switchboard {
     }
 
     /// Whether requests are still accepted.
+    #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire)
     }

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{
-    Confinement, GatewaySettings, Isolation, Launch, Limits, Server, ServerName, ToolOverride,
+    Confinement, GatewaySettings, Isolation, Launch, Limits, ServerConfig, ServerName, ToolOverride,
 };
 use bridgehead_events::{Bus, ExecutionEnded, ExecutionOutcome, Signal, Signals};
 use bridgehead_schema::{Effort, Envelope, Flat, Origin};
-use bridgehead_wire::{Code, Object, Raw, code};
+use bridgehead_wire::{Code, Fault, Object, Raw};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::catalog::{Listing, OutputError, Tool};
 use crate::link::call::ToolCall;
 use crate::link::{LinkError, Purpose};
+use crate::server::given::own_environment;
 use crate::server::policy::{Delays, RestartPolicy};
 use crate::server::record::ServerRecords;
 use crate::server::{FailureStage, Ready, Surroundings, Unavailable, Upstream, UpstreamState};
@@ -74,6 +75,8 @@ pub enum Health {
 
 /// The configuration of a provider. Everything but the endpoint has a default.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
+#[must_use]
 pub struct ProviderConfig {
     /// The prefix of its tool names: `{namespace}__{tool}`.
     pub namespace: ServerName,
@@ -87,8 +90,9 @@ pub struct ProviderConfig {
     /// The pause before the first attempt; it doubles each time, up to 30 s. It starts over once a connection has
     /// lasted a minute.
     pub reconnect_backoff: Duration,
-    /// The environment from which a program gets the few variables that every program needs.
-    pub environment: BTreeMap<String, String>,
+    /// The environment from which a program gets the few variables that every program needs; the process's own, read by
+    /// `init`, if `None`.
+    pub environment: Option<BTreeMap<String, String>>,
     /// The largest accepted answer, in bytes.
     pub limit: usize,
     /// Who shares a process. With [`Isolation::Call`] a remote server is called from another process of this
@@ -114,13 +118,58 @@ impl ProviderConfig {
             timeout: Duration::from_millis(30_000),
             max_retries: 10,
             reconnect_backoff: Duration::from_millis(1_000),
-            environment: BTreeMap::new(),
+            environment: None,
             limit: GatewaySettings::default().max_message_bytes,
             isolation: Isolation::Call,
             limits: Limits::OF_A_CALL,
             tool_limits: BTreeMap::new(),
             confinement: None,
         }
+    }
+
+    /// Limits how long a call may take.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Gives the server up after this many failed attempts to reconnect.
+    pub fn max_retries(self, attempts: u32) -> Self {
+        Self { max_retries: attempts, ..self }
+    }
+
+    /// Pauses this long before the first attempt to reconnect.
+    pub fn reconnect_backoff(self, pause: Duration) -> Self {
+        Self { reconnect_backoff: pause, ..self }
+    }
+
+    /// Uses these variables instead of the process's own.
+    pub fn environment(self, variables: BTreeMap<String, String>) -> Self {
+        Self { environment: Some(variables), ..self }
+    }
+
+    /// Accepts answers of at most this many bytes.
+    pub fn limit(self, bytes: usize) -> Self {
+        Self { limit: bytes, ..self }
+    }
+
+    /// Decides who shares a process.
+    pub fn isolation(self, isolation: Isolation) -> Self {
+        Self { isolation, ..self }
+    }
+
+    /// Limits what processes and calls may use.
+    pub fn limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Limits single tools, by the server's names for them.
+    pub fn tool_limits(self, limits: BTreeMap<String, Limits>) -> Self {
+        Self { tool_limits: limits, ..self }
+    }
+
+    /// Confines what processes may reach.
+    pub fn confinement(self, confinement: Confinement) -> Self {
+        Self { confinement: Some(confinement), ..self }
     }
 
     /// Calls that share a process share its limits, so limits of a single tool would silently not apply.
@@ -143,6 +192,7 @@ impl ProviderConfig {
 
 /// One call.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Invocation {
     /// The tool, as `{namespace}__{tool}`.
     pub tool: String,
@@ -152,8 +202,22 @@ pub struct Invocation {
     pub timeout: Option<Duration>,
 }
 
+impl Invocation {
+    /// A call of the tool `{namespace}__{tool}`.
+    pub fn new(tool: impl Into<String>, arguments: Value) -> Self {
+        Self { tool: tool.into(), arguments, timeout: None }
+    }
+
+    /// Limits how long it may take.
+    #[must_use]
+    pub fn timeout(self, timeout: impl Into<Option<Duration>>) -> Self {
+        Self { timeout: timeout.into(), ..self }
+    }
+}
+
 /// One answered call, including one that the tool marks as an error.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Execution {
     /// The tool's name, as it was called.
     pub tool: String,
@@ -168,6 +232,16 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// The answer of a provider of another kind: the tool as it was called, and its unchanged result.
+    pub fn new(
+        (namespace, tool): (ServerName, impl Into<String>),
+        result: Raw,
+        duration: Duration,
+        correlation: CorrelationId,
+    ) -> Self {
+        Self { tool: tool.into(), result, duration, correlation, namespace }
+    }
+
     /// The result as data with its metadata. It was checked, so there is nothing to cast.
     pub fn envelope(&self) -> Envelope {
         let origin = Origin {
@@ -189,6 +263,7 @@ impl Execution {
 /// Why a provider could not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", .code.as_str())]
+#[non_exhaustive]
 pub struct ProviderError {
     /// The kind of failure, which says whether a retry may help.
     pub code: Code,
@@ -197,13 +272,24 @@ pub struct ProviderError {
 }
 
 impl ProviderError {
-    fn new(code: Code, message: impl Into<String>) -> Self {
+    /// A failure of this kind. The message must not contain secrets.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
     /// Whether a retry may succeed later.
-    pub fn retryable(&self) -> bool {
+    pub const fn retryable(&self) -> bool {
         self.code.retryable()
+    }
+
+    /// Whose fault it is.
+    pub const fn fault(&self) -> Fault {
+        self.code.fault()
+    }
+
+    /// Where to read about cause and cure.
+    pub fn hint(&self) -> String {
+        self.code.hint()
     }
 }
 
@@ -266,21 +352,22 @@ impl McpProvider {
     async fn start(&self, config: ProviderConfig) -> Result<(), ProviderError> {
         self.end().await;
         config.check()?;
-        let server = Server {
+        let server = ServerConfig {
             jitter: false,
             isolation: config.isolation,
             limits: config.limits,
             tools: config.tool_limits.into_iter().map(|(tool, limits)| (tool, limited(limits))).collect(),
             confinement: config.confinement,
-            ..Server::new(config.namespace.clone(), config.endpoint, &GatewaySettings::default())
+            ..ServerConfig::new(config.namespace.clone(), config.endpoint, &GatewaySettings::default())
         };
         let policy = RestartPolicy {
             delays: Delays::Doubling { first: config.reconnect_backoff, most: Duration::from_secs(30) },
             attempts: Some(config.max_retries),
             ..RestartPolicy::ADAPTER
         };
+        let environment = config.environment.unwrap_or_else(|| own_environment([&server]));
         let surroundings = Surroundings {
-            environment: Arc::new(config.environment),
+            environment: Arc::new(environment),
             limit: config.limit,
             credentials: None,
             changed: Arc::new(Notify::new()),
@@ -537,11 +624,7 @@ async fn ask(
     let (code, message) = match tokio::time::timeout_at(budget.ends, asking).await {
         Ok(Ok(Ok(result))) => return Ok(result),
         Ok(Ok(Err(error))) => {
-            let code = match error.code() {
-                code::INVALID_PARAMS => Code::ProviderInvalidInput,
-                code::INTERNAL_ERROR => Code::ProviderUnavailable,
-                _ => Code::ProviderInvalidOutput,
-            };
+            let code = Code::of_server_error(error.code());
             (code, format!("refused tool `{name}`: {} (code {})", error.message(), error.code()))
         }
         Ok(Err(error)) => {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_config::Server;
+use bridgehead_config::ServerConfig;
 use bridgehead_events::{ServerSignal, Signals};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
@@ -91,7 +91,7 @@ impl Core {
     pub(crate) fn start(
         key: Key,
         scope: Scope,
-        server: Arc<Server>,
+        server: Arc<ServerConfig>,
         surroundings: Surroundings,
         runtime: &Handle,
     ) -> Arc<Self> {

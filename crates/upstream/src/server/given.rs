@@ -5,10 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use bridgehead_config::Stdio;
+use bridgehead_config::{Launch, ServerConfig, Stdio};
 
 /// The most names in a hint.
 const MOST_NAMES: usize = 6;
+
+/// What of this process's own environment these servers may get: the variables that every program needs, and those that
+/// the servers' `inherit_env` name.
+pub fn own_environment<'s>(servers: impl IntoIterator<Item = &'s ServerConfig>) -> BTreeMap<String, String> {
+    let named = servers.into_iter().flat_map(|server| match &server.launch {
+        Launch::Stdio(stdio) => stdio.inherit_env.as_slice(),
+        Launch::Remote(_) | Launch::Unusable { .. } => &[],
+    });
+    bridgehead_process::own_environment(named.map(String::as_str))
+}
 
 /// The whole environment of a server's process.
 pub(crate) fn environment(stdio: &Stdio, gateway: &BTreeMap<String, String>) -> BTreeMap<String, String> {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bridgehead_config::{Isolation, Launch, Limits, Server, ServerName};
+use bridgehead_config::{Isolation, Launch, Limits, ServerConfig, ServerName};
 use bridgehead_events::Signals;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -195,7 +195,7 @@ pub struct Upstream(Arc<Attachment>);
 struct Attachment {
     registry: Registry,
     core: Arc<Core>,
-    server: Arc<Server>,
+    server: Arc<ServerConfig>,
     surroundings: Surroundings,
     listener: Listener,
     runtime: Handle,
@@ -240,7 +240,7 @@ impl Upstream {
     pub(crate) fn new(
         registry: Registry,
         core: Arc<Core>,
-        server: Arc<Server>,
+        server: Arc<ServerConfig>,
         surroundings: Surroundings,
         listener: Listener,
         runtime: Handle,
@@ -262,7 +262,7 @@ impl Upstream {
     }
 
     /// Starts the server in the background and keeps it running, in its own registry.
-    pub fn start(server: Server, surroundings: Surroundings) -> Self {
+    pub fn start(server: ServerConfig, surroundings: Surroundings) -> Self {
         Registry::new().attach(server, surroundings)
     }
 
@@ -272,7 +272,7 @@ impl Upstream {
     }
 
     /// Another process or session of this server, for the clients that `scope` names.
-    pub(crate) fn beside(&self, scope: Scope, server: Arc<Server>) -> Result<Self, Unavailable> {
+    pub(crate) fn beside(&self, scope: Scope, server: Arc<ServerConfig>) -> Result<Self, Unavailable> {
         let this = &*self.0;
         let mut owned = this.owned.lock();
         // Checked under the lock, so that a concurrent stop finds the new process in the list.
@@ -386,7 +386,7 @@ impl Upstream {
             drop(owned);
             return Err(self.gone());
         }
-        let mut server = Server::clone(&this.server);
+        let mut server = ServerConfig::clone(&this.server);
         (server.restart, server.lazy, server.idle_timeout, server.limits) = (false, false, None, limits);
         // What happens to it between calls goes only to the log.
         let surroundings = Surroundings {
@@ -419,7 +419,7 @@ impl Upstream {
     }
 
     /// Its configuration.
-    pub fn config(&self) -> &Server {
+    pub fn config(&self) -> &ServerConfig {
         &self.0.server
     }
 
@@ -474,6 +474,7 @@ impl Upstream {
     }
 
     /// Keeps it awake, and wakes it. `None` if it never sleeps.
+    #[inline]
     pub fn hold(&self) -> Option<Hold> {
         self.0.core.hold()
     }

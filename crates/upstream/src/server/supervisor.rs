@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_config::{Launch, Requirement, Server};
+use bridgehead_config::{Launch, Requirement, ServerConfig};
 use bridgehead_events::{Change, DisconnectReason, ServerSignal};
 use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
@@ -39,7 +39,7 @@ pub(crate) const LISTED_FOR: Duration = Duration::from_secs(30);
 
 pub(crate) struct Supervisor {
     core: Arc<Core>,
-    server: Arc<Server>,
+    server: Arc<ServerConfig>,
     state: watch::Sender<UpstreamState>,
     surroundings: Surroundings,
     policy: RestartPolicy,
@@ -105,7 +105,7 @@ impl From<&ConnectError> for Refusal {
 impl Supervisor {
     pub(crate) fn new(
         core: Arc<Core>,
-        server: Arc<Server>,
+        server: Arc<ServerConfig>,
         state: watch::Sender<UpstreamState>,
         surroundings: Surroundings,
     ) -> Self {
@@ -674,7 +674,7 @@ fn names(listing: &Listing) -> Vec<&str> {
 }
 
 /// Why the server is not even tried, if so.
-fn unusable(server: &Server) -> Option<Failure> {
+fn unusable(server: &ServerConfig) -> Option<Failure> {
     if let Launch::Unusable { reason } = &server.launch {
         return Some(Failure { stage: FailureStage::Init, reason: reason.clone() });
     }
@@ -683,7 +683,7 @@ fn unusable(server: &Server) -> Option<Failure> {
 
 /// A requirement on limits that can never be met: the limit is not set, or the process runs elsewhere. Whether the
 /// other requirements are met is known only once a process was started.
-fn unenforceable(server: &Server) -> Option<String> {
+fn unenforceable(server: &ServerConfig) -> Option<String> {
     server.require.iter().find_map(|required| {
         let (set, key) = match required {
             Requirement::MemoryHard => (server.limits.memory.is_some(), "max_memory_mb"),

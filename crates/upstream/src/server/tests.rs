@@ -30,7 +30,7 @@ async fn what_the_next_attempt_may_bring() {
 #[tokio::test]
 async fn only_what_is_run_is_a_process() {
     let far = Launch::Remote(Remote::new("http://127.0.0.1:9/".parse().unwrap()));
-    let far = Server::new("far".parse().unwrap(), far, &GatewaySettings::default());
+    let far = ServerConfig::new("far".parse().unwrap(), far, &GatewaySettings::default());
     for (server, expected) in [(testing::missing(), true), (far, false), (testing::unusable(), false)] {
         assert_eq!(Upstream::start(server, testing::surroundings()).is_process(), expected);
     }
@@ -40,7 +40,7 @@ async fn only_what_is_run_is_a_process() {
 #[tokio::test]
 async fn only_what_sleeps_is_held() {
     for (idle_timeout, lazy) in [(None, false), (Some(Duration::from_secs(1)), false), (None, true)] {
-        let server = Server { idle_timeout, lazy, ..testing::unusable() };
+        let server = ServerConfig { idle_timeout, lazy, ..testing::unusable() };
         let upstream = Upstream::start(server, testing::surroundings());
         let held = [upstream.hold(), upstream.hold()];
         let sleeps = idle_timeout.is_some() || lazy;
@@ -81,7 +81,7 @@ async fn some_wait_before_they_are_called() {
         (Isolation::Shared, false, false, false),
         (Isolation::Session, true, false, false),
     ] {
-        let server = Server { isolation, lazy, ..testing::unusable() };
+        let server = ServerConfig { isolation, lazy, ..testing::unusable() };
         let upstream = Upstream::start(server, testing::surroundings());
         assert_eq!(is_full(&upstream), at_first, "{isolation:?}, lazy: {lazy}");
         let call = upstream.one_shot("tool").unwrap();
@@ -96,7 +96,8 @@ async fn some_wait_before_they_are_called() {
 async fn processes_of_calls_are_not_told_of() {
     let around = testing::surroundings();
     let mut told = around.signals.bus().subscribe(64);
-    let server = Server { restart: false, isolation: Isolation::Call, lazy: true, ..testing::missing() };
+    let server =
+        ServerConfig { restart: false, isolation: Isolation::Call, lazy: true, ..testing::missing() };
     let upstream = Upstream::start(server, around);
     upstream.settled().await;
     let call = upstream.one_shot("tool").unwrap();
@@ -114,7 +115,7 @@ async fn what_ends_while_it_waits_is_replaced() {
     for (attempts, replaced) in [(Some(0), false), (Some(3), true)] {
         let around = testing::surroundings();
         let policy = RestartPolicy { attempts, ..around.policy };
-        let server = Server { restart: false, isolation: Isolation::Call, ..testing::missing() };
+        let server = ServerConfig { restart: false, isolation: Isolation::Call, ..testing::missing() };
         let upstream = Upstream::start(server, Surroundings { policy, ..around });
         let starts = || {
             let lines = upstream.record().tail(usize::MAX);

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use bridgehead_config::{Launch, Proxy, Remote, Server, Stdio};
+use bridgehead_config::{Launch, Proxy, Remote, ServerConfig, Stdio};
 use bridgehead_wire::Abilities;
 use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, Id};
@@ -71,8 +71,13 @@ impl fmt::Display for Identity {
 }
 
 impl Key {
-    pub(crate) fn of(server: &Server, surroundings: &Surroundings, scope: Scope, runtime: &Handle) -> Self {
-        let Server {
+    pub(crate) fn of(
+        server: &ServerConfig,
+        surroundings: &Surroundings,
+        scope: Scope,
+        runtime: &Handle,
+    ) -> Self {
+        let ServerConfig {
             launch,
             restart,
             jitter,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Interactive, Isolation, Roots, Server};
+use bridgehead_config::{Interactive, Isolation, Roots, ServerConfig};
 use bridgehead_wire::{Abilities, Era, Method};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -149,7 +149,7 @@ impl Drop for Lease {
 }
 
 impl Leases {
-    pub(crate) fn new(server: &Server) -> Self {
+    pub(crate) fn new(server: &ServerConfig) -> Self {
         let turns = Semaphore::new(server.max_leases.clamp(1, Semaphore::MAX_PERMITS));
         Self {
             turns: Arc::new(turns),
@@ -375,9 +375,9 @@ impl Upstream {
 }
 
 /// The configuration of a lease: it sleeps when unused.
-fn leased(server: &Server) -> Server {
+fn leased(server: &ServerConfig) -> ServerConfig {
     let idle = server.idle_timeout.unwrap_or(IDLE).min(IDLE);
-    Server { idle_timeout: Some(idle), lazy: false, ..server.clone() }
+    ServerConfig { idle_timeout: Some(idle), lazy: false, ..server.clone() }
 }
 
 #[cfg(test)]

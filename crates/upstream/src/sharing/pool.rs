@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Isolation, Limits, Server};
+use bridgehead_config::{Isolation, Limits, ServerConfig};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,7 +34,7 @@ pub(crate) struct Pools {
 pub(crate) struct PoolNumber(usize);
 
 impl Pools {
-    pub(crate) fn new(server: &Server) -> Self {
+    pub(crate) fn new(server: &ServerConfig) -> Self {
         let mut pools = vec![Pool::new(server.limits)];
         if server.isolation == Isolation::Call {
             for tool in server.tools.values() {
@@ -49,7 +49,7 @@ impl Pools {
     }
 
     /// The pool of a tool.
-    pub(crate) fn of(&self, server: &Server, tool: &str) -> PoolNumber {
+    pub(crate) fn of(&self, server: &ServerConfig, tool: &str) -> PoolNumber {
         let limits = server.tools.get(tool).map(|tool| of_processes(tool.limits.or(server.limits)));
         let at =
             limits.and_then(|limits| self.pools.iter().position(|pool| of_processes(pool.limits) == limits));
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_process_may_run_as_long_as_any_of_its_tools() {
         let launch = Launch::Stdio(Stdio::new("true", [""; 0]));
-        let mut server = Server::new("a".parse().unwrap(), launch, &GatewaySettings::default());
+        let mut server = ServerConfig::new("a".parse().unwrap(), launch, &GatewaySettings::default());
         (server.isolation, server.limits) = (Isolation::Call, seconds(30));
         let small = Limits { memory: Some(1 << 20), ..seconds(5) };
         for (tool, limits) in [("quick", seconds(1)), ("slow", seconds(600)), ("small", small)] {

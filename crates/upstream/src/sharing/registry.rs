@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use bridgehead_config::Server;
+use bridgehead_config::ServerConfig;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +40,7 @@ impl Registry {
     }
 
     /// Joins the process that serves this configuration, or starts one in the background on the current runtime.
-    pub fn attach(&self, server: Server, surroundings: Surroundings) -> Upstream {
+    pub fn attach(&self, server: ServerConfig, surroundings: Surroundings) -> Upstream {
         let server = Arc::new(relay::relayed(server, surroundings.credentials.as_ref()));
         let upstream = self.join(server, surroundings, Scope::Shared, Handle::current());
         upstream.refill_own();
@@ -49,7 +49,7 @@ impl Registry {
 
     pub(crate) fn join(
         &self,
-        server: Arc<Server>,
+        server: Arc<ServerConfig>,
         surroundings: Surroundings,
         scope: Scope,
         runtime: Handle,

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use bridgehead_config::{Remote, Secret};
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+#[cfg(feature = "http")]
+use http::{HeaderMap, StatusCode, header};
+use http::{HeaderName, HeaderValue};
 
 use crate::link::LinkError;
 
@@ -87,6 +89,7 @@ impl fmt::Debug for dyn Credentials {
     }
 }
 
+#[cfg(feature = "http")]
 impl Presented<'_> {
     pub(crate) async fn wait(self) -> Result<CredentialHeaders, NoCredentials> {
         match self {
@@ -121,6 +124,7 @@ impl CredentialHeaders {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    #[cfg(feature = "http")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
         self.0.iter().cloned()
     }
@@ -193,6 +197,7 @@ pub(crate) fn of(remote: &Remote, source: Option<&CredentialSource>) -> Arc<dyn 
 
 /// Reports a refusing answer to the credentials, and returns whether to send the request again. `sent_again` says
 /// that it was already sent twice.
+#[cfg(feature = "http")]
 pub(crate) async fn is_worth_another(
     credentials: &dyn Credentials,
     (status, headers): (StatusCode, &HeaderMap),

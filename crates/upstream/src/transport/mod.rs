@@ -3,20 +3,28 @@
 pub mod credentials;
 pub mod relay;
 
+#[cfg(feature = "http")]
 mod dial;
+#[cfg(feature = "http")]
 pub(crate) mod http;
+#[cfg(not(feature = "http"))]
+mod no_http;
+#[cfg(feature = "http")]
 mod proxy;
 mod stdio;
+#[cfg(feature = "http")]
 mod websocket;
 
 use std::collections::BTreeMap;
 
-use bridgehead_config::{EraChoice, Launch, Server, Transport};
+use bridgehead_config::{EraChoice, Launch, RemoteTransport, ServerConfig};
 use bridgehead_process::{Exit, SpawnError};
 use tokio::sync::Semaphore;
 
 use self::credentials::CredentialSource;
 use self::http::HttpConnection;
+#[cfg(not(feature = "http"))]
+pub(crate) use self::no_http::{http, websocket};
 use self::stdio::Process;
 use self::websocket::WebSocket;
 use crate::link::Link;
@@ -64,7 +72,7 @@ pub(crate) enum ConnectError {
 /// holding one of the `turns`. Waiting for answers holds none, so a server that never answers does not block other
 /// launches.
 pub(crate) async fn connect(
-    server: &Server,
+    server: &ServerConfig,
     environment: &BTreeMap<String, String>,
     limit: usize,
     source: Option<&CredentialSource>,
@@ -82,7 +90,7 @@ pub(crate) async fn connect(
             let link = process.link.clone();
             Ok((Connection { link, carrier: Carrier::Process(Box::new(process)) }, peer))
         }
-        Launch::Remote(remote) if remote.transport == Transport::WebSocket => {
+        Launch::Remote(remote) if remote.transport == RemoteTransport::WebSocket => {
             let credentials = credentials::of(remote, source);
             let (socket, peer) = websocket::connect(server, remote, &*credentials, limit, offer).await?;
             Ok((Connection { link: socket.link.clone(), carrier: Carrier::WebSocket(socket) }, peer))

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use bridgehead_config::{EraChoice, Isolation, Launch, Proxy, Remote, Secret, Server, Stdio, Transport};
+use bridgehead_config::{
+    EraChoice, Isolation, Launch, Proxy, Remote, RemoteTransport, Secret, ServerConfig, Stdio,
+};
 use serde::{Deserialize, Serialize};
 
 use super::credentials::CredentialSource;
@@ -37,7 +39,8 @@ struct Told {
     era: u8,
 }
 
-const TRANSPORTS: [Transport; 4] = [Transport::Probe, Transport::Http, Transport::Sse, Transport::WebSocket];
+const TRANSPORTS: [RemoteTransport; 4] =
+    [RemoteTransport::Probe, RemoteTransport::Http, RemoteTransport::Sse, RemoteTransport::WebSocket];
 const ERAS: [EraChoice; 3] = [EraChoice::Auto, EraChoice::Modern, EraChoice::Legacy];
 
 fn place<T: PartialEq>(all: &[T], one: &T) -> u8 {
@@ -45,9 +48,10 @@ fn place<T: PartialEq>(all: &[T], one: &T) -> u8 {
 }
 
 /// The server as it is run: a remote server with a process per call goes through a relay.
-pub(crate) fn relayed(mut server: Server, source: Option<&CredentialSource>) -> Server {
+pub(crate) fn relayed(mut server: ServerConfig, source: Option<&CredentialSource>) -> ServerConfig {
     let Launch::Remote(remote) = &server.launch else { return server };
-    if server.isolation != Isolation::Call {
+    // Without the feature `http`, the connection itself says what is missing.
+    if server.isolation != Isolation::Call || !cfg!(feature = "http") {
         return server;
     }
     if source.is_some_and(|source| source.choose(remote).is_some()) {
@@ -73,8 +77,8 @@ pub(crate) fn relayed(mut server: Server, source: Option<&CredentialSource>) -> 
         }
         _ => Launch::Unusable {
             reason: "with `isolation = \"call\"` a `url` is reached from another process of this program, which is not \
-                     set up for it: call `bridgehead::main_if_asked()` first in its `main`, or choose the isolation \
-                     `shared` or `session`"
+                     set up for it: build it with the feature `server` and call `bridgehead::main_if_asked()` first in \
+                     its `main`, or choose the isolation `shared` or `session`"
                 .to_owned(),
         },
     };
@@ -109,12 +113,12 @@ mod tests {
     #[test]
     fn a_relay_is_told_whom_to_reach() {
         let mut remote = Remote::new("https://example.com/mcp".parse().unwrap());
-        remote.transport = Transport::Http;
+        remote.transport = RemoteTransport::Http;
         remote.headers.insert("Authorization".to_owned(), Secret::new("hunter2"));
         remote.proxy = Some("http://me:hunter2@proxy:3128".parse().unwrap());
         remote.follow_redirects = true;
         let name: bridgehead_config::ServerName = "far".parse().unwrap();
-        let mut server = Server::new(name, Launch::Remote(remote.clone()), &GatewaySettings::default());
+        let mut server = ServerConfig::new(name, Launch::Remote(remote.clone()), &GatewaySettings::default());
         assert_eq!(relayed(server.clone(), None), server, "a shared server needs no relay");
 
         (server.isolation, server.era) = (Isolation::Call, EraChoice::Legacy);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{self as config, Isolation, Server, Stdio};
+use bridgehead_config::{self as config, Isolation, ServerConfig, Stdio};
 use bridgehead_process::{Child, Confinement, Exit, Files, Limits, SpawnError, Spec};
 use bridgehead_wire::Redactor;
 use tokio::sync::Semaphore;
@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
-use crate::link::{Link, LinkError};
+use crate::link::{DrivenLink, Link, LinkError};
 use crate::server::crash::{Crash, Fault};
 use crate::server::given;
 use crate::server::record::{Counted, LineSource, ServerRecord};
@@ -32,7 +32,7 @@ const STDERR_SHOWN: usize = 600;
 /// A running server process and the link to it.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub(crate) link: Link,
+    pub(crate) link: DrivenLink,
     child: Child,
     /// `None` once the reader was seen to end.
     reader: Option<AbortOnDropHandle<()>>,
@@ -44,7 +44,7 @@ pub(crate) struct Process {
 /// Everything needed to launch a server.
 #[derive(Clone, Copy)]
 pub(super) struct Launch<'a> {
-    pub(super) server: &'a Server,
+    pub(super) server: &'a ServerConfig,
     pub(super) stdio: &'a Stdio,
     pub(super) environment: &'a BTreeMap<String, String>,
     pub(super) limit: usize,
@@ -174,7 +174,7 @@ impl Process {
         debug!(server = %format_args!("mcp:{name}"), pid = child.pid(), "started");
         let (reader, writer) = (tokio::spawn(read), tokio::spawn(write));
         Ok(Self {
-            link,
+            link: DrivenLink(link),
             child,
             reader: Some(AbortOnDropHandle::new(reader)),
             writer: AbortOnDropHandle::new(writer),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bridgehead_config::{Remote, Server, Url};
+use bridgehead_config::{Remote, ServerConfig, Url};
 use bridgehead_lines::LineReader;
 use bridgehead_wire::Line;
 use bytes::{BufMut, BytesMut};
@@ -28,7 +28,7 @@ use super::dial::{DIAL_TIMEOUT, Socket, dial};
 use super::http::{MOST_REDIRECTS, explain, redirect, refused};
 use super::opening;
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer, negotiate_until};
-use crate::link::{Link, LinkError};
+use crate::link::{DrivenLink, Link, LinkError};
 
 /// How often the peer is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -42,7 +42,7 @@ const PIPE: usize = 64 * 1024;
 /// An open socket and the link over it.
 #[derive(Debug)]
 pub(crate) struct WebSocket {
-    pub(crate) link: Link,
+    pub(crate) link: DrivenLink,
     /// Moves frames; returns the reason when the socket ends. `None` once it was seen to end.
     carrier: Option<AbortOnDropHandle<String>>,
     engine: [AbortOnDropHandle<()>; 2],
@@ -50,7 +50,7 @@ pub(crate) struct WebSocket {
 
 /// Connects and negotiates; a server that ends on the probe is connected to again without it.
 pub(crate) async fn connect(
-    server: &Server,
+    server: &ServerConfig,
     settings: &Remote,
     credentials: &dyn Credentials,
     limit: usize,
@@ -69,7 +69,7 @@ pub(crate) async fn connect(
 }
 
 async fn open(
-    server: &Server,
+    server: &ServerConfig,
     settings: &Remote,
     credentials: &dyn Credentials,
     limit: usize,
@@ -100,7 +100,7 @@ async fn open(
     link.answer_roots(server.roots.as_ref());
     let carrier = tokio::spawn(carry(frames, to_engine, from_engine, limit, url.to_string()));
     Ok(WebSocket {
-        link,
+        link: DrivenLink(link),
         carrier: Some(AbortOnDropHandle::new(carrier)),
         engine: [AbortOnDropHandle::new(tokio::spawn(read)), AbortOnDropHandle::new(tokio::spawn(write))],
     })

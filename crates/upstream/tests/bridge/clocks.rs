@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bridgehead_config::Retry;
 use bridgehead_upstream::bridge::{
-    CallOptions, Cause, ConnectOptions, TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server,
+    AttemptOptions, Cause, ConnectOptions, TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server,
     memory_transport, operations,
 };
 use serde_json::json;
@@ -42,12 +42,8 @@ async fn a_handshake_has_the_time_that_is_said() {
         (Some("250"), Some(70), 70),
         (None, Some(45_000), 45_000),
     ] {
-        let options = ConnectOptions {
-            factory: Some(silent()),
-            timeout_ms: option,
-            environment: environment(variable),
-            ..ConnectOptions::default()
-        };
+        let options =
+            ConnectOptions::default().factory(silent()).timeout_ms(option).environment(environment(variable));
         let began = Instant::now();
         let error = connect_to_server("memory:silent", options).await.unwrap_err();
         assert_eq!(began.elapsed(), milliseconds(expected), "{variable:?} {option:?}");
@@ -68,15 +64,13 @@ async fn each_attempt_has_the_time_that_is_said() {
         (None, Some(45_000), 45_000),
     ] {
         let world = World::new(&[Turn::Silence; 9]);
-        let connect = ConnectOptions {
-            factory: Some(world.factory()),
-            timeout_ms: Some(5_000),
-            environment: environment(variable),
-            ..ConnectOptions::default()
-        };
+        let connect = ConnectOptions::default()
+            .factory(world.factory())
+            .timeout_ms(5_000)
+            .environment(environment(variable));
         let bridge = connect_to_server("memory:scripted", connect).await.unwrap();
         let began = Instant::now();
-        let options = CallOptions { timeout_ms: option, ..world.options(Retry::Always) };
+        let options = world.options(Retry::Always).timeout_ms(option);
         let error = call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
         assert_eq!(error.attempts, 3, "{variable:?} {option:?}");
         assert_eq!(began.elapsed(), milliseconds(3 * expected), "{variable:?} {option:?}");
@@ -84,7 +78,7 @@ async fn each_attempt_has_the_time_that_is_said() {
     }
     let world = World::new(&[]);
     let bridge = world.bridge().await;
-    let options = CallOptions { timeout_ms: Some(0), ..CallOptions::default() };
+    let options = AttemptOptions::default().timeout_ms(0);
     let error = call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
     assert!(error.to_string().contains("the option `timeout_ms` is `0`"), "{error}");
     assert_eq!((error.retryable(), world.seen.lock().calls), (false, 0), "nothing was sent");
@@ -102,8 +96,7 @@ async fn attempts_and_pauses_are_those_of_the_options() {
     ] {
         let world = World::new(&[Turn::Fail(-32603); 9]);
         let bridge = world.bridge().await;
-        let options =
-            CallOptions { max_attempts, backoff: milliseconds(backoff), ..world.options(Retry::Always) };
+        let options = world.options(Retry::Always).max_attempts(max_attempts).backoff(milliseconds(backoff));
         let error = call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
         let pauses: Vec<u128> = world.seen.lock().pauses.iter().map(Duration::as_millis).collect();
         assert_eq!(pauses, expected, "{max_attempts}");
@@ -123,7 +116,7 @@ async fn a_call_without_options() {
         let world = World::new(turns);
         let bridge = world.bridge().await;
         let began = Instant::now();
-        let called = call_tool(&bridge, "add", &json!({}), &CallOptions::default()).await;
+        let called = call_tool(&bridge, "add", &json!({}), &AttemptOptions::default()).await;
         assert_eq!(called.map(drop).map_err(|error| error.attempts), outcome);
         assert_eq!((began.elapsed(), world.seen.lock().calls), (milliseconds(3_000), 3));
         bridge.close().await;
@@ -140,7 +133,7 @@ async fn retries_are_logged_where_the_caller_logs() {
     let _second = Dispatch::new(Lines::default());
     let world = World::new(&[Turn::Fail(-32603), Turn::Answer, Turn::Fail(-32602)]);
     let bridge = world.bridge().await;
-    let options = CallOptions { backoff: milliseconds(40), ..world.options(Retry::Always) };
+    let options = world.options(Retry::Always).backoff(milliseconds(40));
     call_tool(&bridge, "add", &json!({}), &options).await.unwrap();
     call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
     let lines = lines.0.lock().clone();

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::Retry;
+use bridgehead_config::{Launch, Retry, Secret, Stdio};
 use bridgehead_events::Counter;
+use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_upstream::bridge::{
-    BACKOFF_BASE, Bridge, CallOptions, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS,
-    TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_server, memory_transport, operations,
-    resolve_timeout_ms,
+    AttemptOptions, BACKOFF_BASE, Bridge, Cause, ConnectOptions, DEFAULT_ATTEMPTS, DEFAULT_TIMEOUT_MS,
+    TIMEOUT_VARIABLE, TransportFactory, call_tool, connect_to_endpoint, connect_to_server, memory_transport,
+    operations,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -40,7 +41,7 @@ async fn connect() {
         url.clone_into(&mut wanted.lock());
         async { Err::<DuplexStream, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)) }
     });
-    let options = ConnectOptions { factory: Some(refuses), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(refuses);
     let error = connect_to_server("http://user:hunter2@host/mcp?key=hunter3", options).await.unwrap_err();
     assert_eq!((error.attempts, error.retryable()), (1, true));
     assert_eq!(
@@ -65,7 +66,7 @@ async fn a_handshake_takes_its_time_and_no_more() {
         Ok(ours)
     });
     let began = Instant::now();
-    let options = ConnectOptions { factory: Some(silent), timeout_ms: Some(70), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(silent).timeout_ms(70);
     let error = connect_to_server("memory:silent", options).await.unwrap_err();
     assert!(matches!(error.cause, Cause::Timeout(_)), "{error}");
     assert_eq!((error.attempts, began.elapsed()), (1, Duration::from_millis(70)));
@@ -76,7 +77,7 @@ async fn a_handshake_takes_its_time_and_no_more() {
 async fn round_trip() {
     let world = World::new(&[Turn::Answer, Turn::ToolError]);
     let bridge = world.bridge().await;
-    let options = CallOptions::default();
+    let options = AttemptOptions::default();
     let result = call_tool(&bridge, "add", &json!({"a": 1}), &options).await.unwrap();
     assert_eq!(result.as_str(), r#"{"content":[{"text":"{\"a\":1}","type":"text"}]}"#);
     let result = call_tool(&bridge, "add", &json!({}), &options).await.unwrap();
@@ -90,11 +91,8 @@ async fn round_trip() {
 async fn timeout_by_variable() {
     let world = World::new(&[Turn::Silence; 9]);
     let environment = |value: &str| BTreeMap::from([(TIMEOUT_VARIABLE.to_owned(), value.to_owned())]);
-    let connect = |value: &str| ConnectOptions {
-        factory: Some(world.factory()),
-        environment: environment(value),
-        ..ConnectOptions::default()
-    };
+    let connect =
+        |value: &str| ConnectOptions::default().factory(world.factory()).environment(environment(value));
     let bridge = connect_to_server("memory:scripted", connect("250")).await.unwrap();
     let began = Instant::now();
     let options = world.options(Retry::Never);
@@ -152,7 +150,7 @@ async fn retries_exhausted() {
     let world = World::new(&[Turn::Fail(-32603); 9]);
     let bridge = world.bridge().await;
     let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap_err();
-    assert_eq!((error.attempts, error.retryable()), (3, true));
+    assert_eq!((error.attempts, error.retryable(), error.may_have_run), (3, true, true));
     assert!(matches!(&error.cause, Cause::Rpc(error) if error.code() == -32603));
     assert_eq!(error.to_string(), "tool `add` failed after 3 attempts: as scripted (code -32603)");
     assert_eq!(world.pauses(), [1, 2]);
@@ -190,7 +188,7 @@ async fn what_may_run_twice() {
             }
         }
     });
-    let options = ConnectOptions { factory: Some(flaky), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(flaky);
     let bridge = connect_to_server("memory:flaky", options).await.unwrap();
     let options = world.options(Retry::Never);
     call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
@@ -198,14 +196,14 @@ async fn what_may_run_twice() {
     assert_eq!(error.attempts, 3, "{error}");
 }
 
-/// BRG-1: a closed bridge stays closed, and says so.
+/// BRG-1, BRG-5: a closed bridge stays closed, and says so; what was never sent did not run.
 #[tokio::test(start_paused = true)]
 async fn close() {
     let world = World::new(&[]);
     let bridge = world.bridge().await;
     bridge.close().await;
     let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap_err();
-    assert_eq!((error.attempts, error.retryable()), (1, false));
+    assert_eq!((error.attempts, error.retryable(), error.may_have_run), (1, false, false));
     assert!(error.to_string().contains("the bridge is closed"), "{error}");
     assert_eq!(world.seen.lock().connections, 1);
 }
@@ -244,7 +242,7 @@ async fn tools_become_operations() {
 #[tokio::test(start_paused = true)]
 async fn a_nameless_server_is_called_by_its_address() {
     let world = World { name: "", ..World::new(&[]) };
-    let options = ConnectOptions { factory: Some(world.factory()), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(world.factory());
     let bridge = connect_to_server("memory:scripted?key=hunter2", options).await.unwrap();
     let operations = operations(&bridge).await.unwrap();
     assert_eq!(operations[0].run(&json!({})).await.unwrap().flat().namespace, "memory:scripted");
@@ -282,29 +280,48 @@ async fn retries_follow_list_changes() {
 /// BRG-1, BRG-3: options can be printed, even with an embedder's functions in them.
 #[test]
 fn options_can_be_shown() {
-    let options = ConnectOptions { factory: Some(World::new(&[]).factory()), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(World::new(&[]).factory());
     assert!(format!("{options:?}").contains("factory: Some(TransportFactory)"), "{options:?}");
-    let options = CallOptions::default();
+    let options = AttemptOptions::default();
     assert!(format!("{options:?}").contains("sleep: Sleep"), "{options:?}");
 }
 
-/// BRG-2: options from the process environment have the timeout and the variables that programs need, and nothing else.
+/// BRG-2, LIB-1: without variables in the options, connecting takes the timeout and the variables that programs need from
+/// the process, and nothing else: a program is found by its bare name.
 #[expect(clippy::disallowed_methods, reason = "an environment of its own needs a process of its own")]
 #[test]
-fn options_from_the_environment() {
-    const TEST: &str = "options_from_the_environment";
-    if std::env::var("UNLISTED").is_err() {
+fn the_environment_of_the_process() {
+    const TEST: &str = "the_environment_of_the_process";
+    let run = |timeout: &str| {
+        let folder = bridgehead_testkit::mock_path().parent().unwrap();
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args([TEST, "--exact"]).env(TIMEOUT_VARIABLE, "1234").env("PATH", "/p").env("UNLISTED", "x");
+        child.args([TEST, "--exact"]).env(TIMEOUT_VARIABLE, timeout).env("PATH", folder).env("UNLISTED", "x");
         let ended = child.output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
-        return;
+    };
+    if std::env::var("UNLISTED").is_err() {
+        run("60000");
+        return run("soon");
     }
-    let environment = ConnectOptions::from_env().environment;
-    assert_eq!(environment[TIMEOUT_VARIABLE], "1234");
-    assert_eq!(environment["PATH"], "/p");
-    assert_eq!(environment.get("UNLISTED"), None);
-    assert_eq!(resolve_timeout_ms(&environment, None), Ok(1234));
+    let values = ["PATH", "UNLISTED"].map(str::to_owned).to_vec();
+    let mock = Mock::new().tool("env", Behaviour::Environment { values });
+    let mut stdio = Stdio::new("mock-upstream", Vec::<String>::new());
+    stdio.env = mock.env().into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connecting = connect_to_endpoint(Launch::Stdio(stdio), ConnectOptions::default()).await;
+        if std::env::var(TIMEOUT_VARIABLE).as_deref() == Ok("soon") {
+            let refused = connecting.unwrap_err().to_string();
+            return assert!(refused.contains("BRIDGEHEAD_MCP_TIMEOUT is `soon`"), "{refused}");
+        }
+        let bridge = connecting.unwrap();
+        let told = call_tool(&bridge, "env", &json!({}), &AttemptOptions::default()).await.unwrap();
+        bridge.close().await;
+        let told: Value = told.decode().unwrap();
+        let values = &told["structuredContent"]["values"];
+        assert_eq!(values["PATH"], std::env::var("PATH").unwrap());
+        assert_eq!(values.get("UNLISTED"), None, "{told}");
+    });
 }
 
 /// BRG-3, GATE-6: each retry is counted and logged at WARN with its delay and cause, to the embedder's logger if there
@@ -316,7 +333,7 @@ async fn retries_are_logged_to_the_logger_of_the_options() {
     let logger = Some(Dispatch::new(lines.clone()));
     // With a single dispatcher `tracing` caches for every thread whether the first thread wanted a line.
     let _second = Dispatch::new(Lines::default());
-    let options = ConnectOptions { factory: Some(world.factory()), logger, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().factory(world.factory()).logger(logger);
     let bridge = connect_to_server("memory:scripted", options).await.unwrap();
     call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap();
     let lines = lines.0.lock().clone();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bridgehead_config::Retry;
 use bridgehead_upstream::bridge::{
-    Bridge, CallOptions, ConnectOptions, Sleep, TransportFactory, connect_to_server, memory_transport,
+    AttemptOptions, Bridge, ConnectOptions, Sleep, TransportFactory, connect_to_server, memory_transport,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -145,17 +145,17 @@ impl World {
     }
 
     pub(crate) async fn bridge(&self) -> Bridge {
-        let options = ConnectOptions { factory: Some(self.factory()), ..ConnectOptions::default() };
+        let options = ConnectOptions::default().factory(self.factory());
         connect_to_server("memory:scripted", options).await.unwrap()
     }
 
-    pub(crate) fn options(&self, retry: Retry) -> CallOptions {
+    pub(crate) fn options(&self, retry: Retry) -> AttemptOptions {
         let seen = Arc::clone(&self.seen);
         let sleep = Sleep::new(move |pause| {
             seen.lock().pauses.push(pause);
             async {}
         });
-        CallOptions { retry, sleep, ..CallOptions::default() }
+        AttemptOptions::default().retry(retry).sleep(sleep)
     }
 
     pub(crate) fn pauses(&self) -> Vec<u64> {

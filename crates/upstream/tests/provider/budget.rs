@@ -59,7 +59,7 @@ async fn ended(
 ) -> (ProviderError, u128) {
     tokio::time::pause();
     let began = Instant::now();
-    let invocation = Invocation { tool: format!("far__{tool}"), arguments: json!({}), timeout };
+    let invocation = Invocation::new(format!("far__{tool}"), json!({})).timeout(timeout);
     let call = world.provider.execute(&invocation, CorrelationId::mint());
     let (outcome, ()) = tokio::join!(call, meanwhile);
     let took = began.elapsed().as_millis();
@@ -89,14 +89,14 @@ async fn the_execution_limit_is_a_clock() {
             ended(&world, "work", timeout.map(milliseconds), work.is_called()).await
         };
         let limits = Limits { execution: Some(milliseconds(300)), ..Limits::default() };
-        let config = ProviderConfig { isolation, limits, timeout: milliseconds(900), ..world.config() };
+        let config = world.config().isolation(isolation).limits(limits).timeout(milliseconds(900));
         world.provider.init(config.clone()).await.unwrap();
         assert_timeout(&ended(None).await, 300, "limits.execution");
         assert_timeout(&ended(Some(2_000)).await, 300, "limits.execution");
         assert_timeout(&ended(Some(200)).await, 200, "timeout");
 
         let limits = Limits::default();
-        world.provider.init(ProviderConfig { limits, ..config }).await.unwrap();
+        world.provider.init(config.limits(limits)).await.unwrap();
         assert_timeout(&ended(None).await, 900, "timeout");
         assert_timeout(&ended(Some(2_000)).await, 2_000, "timeout");
         world.end().await;
@@ -119,7 +119,7 @@ async fn a_call_has_thirty_seconds_by_default() {
 async fn held(mock: Mock) -> World {
     let world = World::new(Way::Stdio, mock);
     world.peer.can_be_held();
-    let config = ProviderConfig { isolation: Isolation::Call, ..world.config() };
+    let config = world.config().isolation(Isolation::Call);
     world.provider.init(config).await.unwrap();
     world.peer.hold();
     // Two processes may already wait for a call; their replacements are held.
@@ -166,7 +166,7 @@ async fn limits_of_a_tool_are_its_own() {
         let limits =
             Limits { execution: Some(milliseconds(300)), output: Some(1 << 20), ..Limits::default() };
         let own = |limits| [("work".to_owned(), limits), ("flood_more".to_owned(), limits)].into();
-        let config = ProviderConfig { isolation, limits, tool_limits: own(more), ..world.config() };
+        let config = world.config().isolation(isolation).limits(limits).tool_limits(own(more));
         let longer = Limits { output: None, ..more };
         match isolation {
             Isolation::Call => world.provider.init(config).await.unwrap(),
@@ -174,7 +174,7 @@ async fn limits_of_a_tool_are_its_own() {
                 let error = world.provider.init(config.clone()).await.unwrap_err();
                 assert_eq!(error.code, Code::ProviderInitFailed, "{error}");
                 assert!(error.message.contains("`tool_limits` of tool `flood_more`"), "{error}");
-                world.provider.init(ProviderConfig { tool_limits: own(longer), ..config }).await.unwrap();
+                world.provider.init(config.tool_limits(own(longer))).await.unwrap();
             }
         }
         let late = ended(&world, "work", None, work.is_called()).await;

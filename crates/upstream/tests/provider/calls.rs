@@ -8,7 +8,7 @@ use bridgehead_call::CorrelationId;
 use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::Event;
 use bridgehead_testkit::{Behaviour, FrozenClock, Tool};
-use bridgehead_upstream::provider::{Execution, Invocation, ProviderAdapter, ProviderConfig, ProviderError};
+use bridgehead_upstream::provider::{Execution, Invocation, ProviderAdapter, ProviderError};
 use bridgehead_wire::Code;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn shell(script: &str) -> Behaviour {
 }
 
 async fn execute(world: &World, tool: &str, arguments: Value) -> Result<Execution, ProviderError> {
-    let invocation = Invocation { tool: format!("far__{tool}"), arguments, timeout: None };
+    let invocation = Invocation::new(format!("far__{tool}"), arguments);
     world.provider.execute(&invocation, CorrelationId::mint()).await
 }
 
@@ -42,7 +42,7 @@ async fn results_must_keep_their_promise() {
     };
     for isolation in [Isolation::Shared, Isolation::Call] {
         let world = World::new(Way::Stdio, mock());
-        world.provider.init(ProviderConfig { isolation, ..world.config() }).await.unwrap();
+        world.provider.init(world.config().isolation(isolation)).await.unwrap();
         for (tool, words) in [
             ("good", None),
             ("bad", Some("/n")),
@@ -134,12 +134,11 @@ async fn a_call_is_told_with_what_it_took() {
     for isolation in [Isolation::Shared, Isolation::Call] {
         let gate = Gate::new();
         let mut world = World::new(Way::Stdio, mock().tool("work", gate.behaviour()));
-        world.provider.init(ProviderConfig { isolation, ..world.config() }).await.unwrap();
+        world.provider.init(world.config().isolation(isolation)).await.unwrap();
         world.told();
         tokio::time::pause();
         let still = FrozenClock::begin();
-        let invocation =
-            Invocation { tool: "far__work".to_owned(), arguments: json!({"n": 1}), timeout: None };
+        let invocation = Invocation::new("far__work", json!({"n": 1}));
         let correlation = CorrelationId::mint();
         let call = world.provider.execute(&invocation, correlation);
         let work = async {
@@ -192,7 +191,7 @@ async fn every_outcome_is_told_once() {
         world.told();
         let correlation = CorrelationId::mint();
         let timeout = (tool == "hang").then_some(Duration::from_millis(50));
-        let invocation = Invocation { tool: format!("far__{tool}"), arguments, timeout };
+        let invocation = Invocation::new(format!("far__{tool}"), arguments).timeout(timeout);
         let outcome = world.provider.execute(&invocation, correlation).await;
         let told = outcomes(&world.told());
         assert_eq!(told.len(), 1, "{tool}: {told:?}");
@@ -255,7 +254,7 @@ async fn every_outcome_is_told_once() {
 
     world.until(bridgehead_upstream::provider::Health::Healthy).await;
     world.told();
-    let invocation = Invocation { tool: "far__hang".to_owned(), arguments: json!({}), timeout: None };
+    let invocation = Invocation::new("far__hang", json!({}));
     let correlation = CorrelationId::mint();
     let dropped =
         tokio::time::timeout(Duration::from_millis(20), world.provider.execute(&invocation, correlation));
@@ -304,12 +303,11 @@ async fn limits_reach_the_process() {
     let memory = |found: &str, most: u64| found == most.to_string() || found == limit(&own, "Max data size");
 
     let world = World::new(Way::Stdio, scripted());
-    let isolated = ProviderConfig {
-        isolation: Isolation::Call,
-        limits: Limits::OF_A_CALL,
-        tool_limits: [("small".to_owned(), of_small)].into(),
-        ..world.config()
-    };
+    let isolated = world
+        .config()
+        .isolation(Isolation::Call)
+        .limits(Limits::OF_A_CALL)
+        .tool_limits([("small".to_owned(), of_small)].into());
     world.provider.init(isolated).await.unwrap();
     for (tool, [bytes, files, size]) in
         [("usual", [256 << 20, 256, 64 << 20]), ("small", [512 << 20, 100, 3 << 20])]
@@ -340,8 +338,8 @@ async fn crashes_say_why() {
     let words = "echo the disk is on fire >&2; kill -ABRT $PPID; sleep 60";
     let world = World::new(Way::Stdio, mock().tool("hog", shell(hog)).tool("abort", shell(words)));
     let limits = Limits { memory: Some(96 << 20), ..Limits::OF_A_CALL };
-    let config = ProviderConfig { isolation: Isolation::Call, limits, ..world.config() };
-    world.provider.init(ProviderConfig { timeout: Duration::from_secs(60), ..config }).await.unwrap();
+    let config = world.config().isolation(Isolation::Call).limits(limits);
+    world.provider.init(config.timeout(Duration::from_secs(60))).await.unwrap();
     for (tool, parts) in [
         ("abort", ["(signal)", "signal 6", "the disk is on fire"]),
         ("hog", ["(memory_limit)", "memory limit", "MB"]),
@@ -365,11 +363,10 @@ async fn the_configuration_reaches_the_server() {
         .tool("flood", Behaviour::Flood { megabytes: 2 });
     let world = World::new(Way::Stdio, scripted);
     let ours = [("HOME", "/home/someone"), ("TOKEN", "hunter2")];
-    let config = ProviderConfig {
-        environment: ours.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        limit: 1 << 20,
-        ..world.config()
-    };
+    let config = world
+        .config()
+        .environment(ours.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+        .limit(1 << 20);
     world.provider.init(config).await.unwrap();
     let values = execute(&world, "env", json!({})).await.unwrap().result.decode::<Value>().unwrap();
     let values = &values["structuredContent"]["values"];

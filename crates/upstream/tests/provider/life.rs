@@ -21,11 +21,9 @@ use crate::world::{Peer, Way, World, mock, wall_clock_tick};
 async fn ten_attempts_and_doubling_pauses_by_default() {
     let mut world = World::new(Way::Stdio, mock());
     let endpoint = world.config().endpoint;
-    let config = ProviderConfig {
-        isolation: Isolation::Shared,
-        limits: Limits::default(),
-        ..ProviderConfig::new("far".parse().unwrap(), endpoint)
-    };
+    let config = ProviderConfig::new("far".parse().unwrap(), endpoint)
+        .isolation(Isolation::Shared)
+        .limits(Limits::default());
     assert_eq!((config.max_retries, config.reconnect_backoff), (10, Duration::from_millis(1_000)));
     world.provider.init(config.clone()).await.unwrap();
     world.lose().await;
@@ -71,7 +69,7 @@ async fn until(world: &World, health: Health) {
 async fn the_end_of_a_transport_is_noticed() {
     for way in [Way::Stdio, Way::Sse, Way::WebSocket] {
         let mut world = World::new(way, mock().tool("pid", Behaviour::ProcessId));
-        let config = ProviderConfig { reconnect_backoff: Duration::from_secs(600), ..world.config() };
+        let config = world.config().reconnect_backoff(Duration::from_secs(600));
         world.provider.init(config).await.unwrap();
         let pid = pid(&world).await;
         world.told();
@@ -97,7 +95,7 @@ async fn the_end_of_a_transport_is_noticed() {
 async fn a_server_that_hangs_is_noticed() {
     for (timeout, noticed) in [(None, 33_000), (Some(200), 3_200)] {
         let mut world = World::new(Way::Stdio, mock().tool("pid", Behaviour::ProcessId));
-        let config = ProviderConfig { reconnect_backoff: Duration::from_secs(600), ..world.config() };
+        let config = world.config().reconnect_backoff(Duration::from_secs(600));
         world.provider.init(config).await.unwrap();
         let pid = pid(&world).await;
         world.told();
@@ -106,7 +104,7 @@ async fn a_server_that_hangs_is_noticed() {
         kill_process(pid, Signal::STOP).unwrap();
         if let Some(timeout) = timeout {
             let timeout = Some(Duration::from_millis(timeout));
-            let invocation = Invocation { tool: "far__hang".to_owned(), arguments: json!({}), timeout };
+            let invocation = Invocation::new("far__hang", json!({})).timeout(timeout);
             let late = world.provider.execute(&invocation, CorrelationId::mint()).await.unwrap_err();
             assert_eq!(late.code, Code::ProviderTimeout, "{late}");
         }
@@ -174,8 +172,8 @@ async fn terminate_ends_what_runs() {
         let script = format!("echo $PPID > '{0}.part'; mv '{0}.part' '{0}'", file.display());
         let busy = Behaviour::Shell { script, then: Box::new(Behaviour::Hang) };
         let world = World::new(Way::Stdio, mock().tool("busy", busy));
-        world.provider.init(ProviderConfig { isolation, ..world.config() }).await.unwrap();
-        let invocation = Invocation { tool: "far__busy".to_owned(), arguments: json!({}), timeout: None };
+        world.provider.init(world.config().isolation(isolation)).await.unwrap();
+        let invocation = Invocation::new("far__busy", json!({}));
         let call = world.provider.execute(&invocation, CorrelationId::mint());
         let end = async {
             while !file.exists() {

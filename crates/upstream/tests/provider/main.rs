@@ -45,7 +45,7 @@ async fn version_mismatch(way: Way) {
 
 async fn success(way: Way) {
     let world = World::init(way).await;
-    let invocation = Invocation { tool: "far__echo".to_owned(), arguments: json!({"n": 1}), timeout: None };
+    let invocation = Invocation::new("far__echo", json!({"n": 1}));
     let correlation = CorrelationId::mint();
     let executed = world.provider.execute(&invocation, correlation).await.unwrap();
     assert_eq!((executed.tool.as_str(), executed.correlation), ("far__echo", correlation));
@@ -64,7 +64,7 @@ async fn success(way: Way) {
 async fn timeout(way: Way) {
     let world = World::init(way).await;
     let timeout = Some(Duration::from_millis(80));
-    let invocation = Invocation { tool: "far__hang".to_owned(), arguments: json!({}), timeout };
+    let invocation = Invocation::new("far__hang", json!({})).timeout(timeout);
     let error = world.provider.execute(&invocation, CorrelationId::mint()).await.unwrap_err();
     assert_eq!((error.code, error.retryable()), (Code::ProviderTimeout, true), "{error}");
     assert!(error.message.contains("(tool failed: timeout)"), "{error}");
@@ -126,7 +126,7 @@ async fn reconnect_success(way: Way) {
 
 async fn reconnect_exhausted(way: Way) {
     let mut world = World::new(way, mock());
-    let config = ProviderConfig { max_retries: 2, ..world.config() };
+    let config = world.config().max_retries(2);
     world.provider.init(config.clone()).await.unwrap();
     world.lose().await;
     world.until(Health::Unavailable).await;
@@ -145,7 +145,7 @@ async fn bus_events(way: Way) {
     let mut world = World::init(way).await;
     let ids = [CorrelationId::mint(), CorrelationId::mint()];
     for (id, tool) in ids.iter().zip(["far__echo", "far__nobody"]) {
-        let invocation = Invocation { tool: tool.to_owned(), arguments: json!({}), timeout: None };
+        let invocation = Invocation::new(tool, json!({}));
         let _ = world.provider.execute(&invocation, *id).await;
     }
     let told = world.told();
@@ -173,7 +173,7 @@ async fn terminate(way: Way) {
     let error = world.run("echo", json!({})).await.unwrap_err();
     assert_eq!(error.code, Code::ProviderUnavailable, "{error}");
 
-    let patient = ProviderConfig { reconnect_backoff: Duration::from_secs(600), ..world.config() };
+    let patient = world.config().reconnect_backoff(Duration::from_secs(600));
     world.provider.init(patient).await.unwrap();
     world.lose().await;
     world.until(Health::Degraded).await;
@@ -316,10 +316,10 @@ async fn calls_of_a_program_are_isolated_by_default() {
     let isolated = ProviderConfig::new("far".parse().unwrap(), shared.endpoint.clone());
     assert_eq!((isolated.isolation, isolated.limits), (Isolation::Call, Limits::OF_A_CALL));
     let limits = Limits { output: Some(1 << 20), ..isolated.limits };
-    world.provider.init(ProviderConfig { limits, ..isolated }).await.unwrap();
+    world.provider.init(isolated.limits(limits)).await.unwrap();
 
     let correlation = CorrelationId::mint();
-    let pid = || Invocation { tool: "far__pid".to_owned(), arguments: json!({}), timeout: None };
+    let pid = || Invocation::new("far__pid", json!({}));
     let first = world.provider.execute(&pid(), correlation).await.unwrap();
     assert_eq!((first.tool.as_str(), first.correlation), ("far__pid", correlation));
     assert!(first.duration > Duration::ZERO);
@@ -333,7 +333,7 @@ async fn calls_of_a_program_are_isolated_by_default() {
     assert_eq!(flood.code, Code::ProviderCrashed, "{flood}");
     assert!(flood.message.contains("output_limit"), "{flood}");
     let timeout = Some(Duration::from_millis(300));
-    let stay = Invocation { tool: "far__stay".to_owned(), arguments: json!({}), timeout };
+    let stay = Invocation::new("far__stay", json!({})).timeout(timeout);
     let late = world.provider.execute(&stay, correlation).await.unwrap_err();
     assert_eq!(late.code, Code::ProviderTimeout, "{late}");
     assert_eq!(world.provider.health(), Health::Healthy, "none of this affects the connection");
@@ -344,7 +344,7 @@ async fn calls_of_a_program_are_isolated_by_default() {
         files: Some(bridgehead_config::FileAccess { read: vec!["/no/such/place".into()], write: Vec::new() }),
         ..Default::default()
     };
-    let refused = ProviderConfig { confinement: Some(confinement), ..shared };
+    let refused = shared.confinement(confinement);
     let error = world.provider.init(refused).await.unwrap_err();
     assert_eq!(error.code, Code::SandboxUnavailable, "{error}");
     world.end().await;
@@ -355,8 +355,7 @@ async fn calls_of_a_program_are_isolated_by_default() {
 #[tokio::test]
 async fn a_call_whose_program_is_gone_is_unavailable() {
     let mut world = World::new(Way::Stdio, mock());
-    let config =
-        ProviderConfig { isolation: Isolation::Call, timeout: Duration::from_secs(600), ..world.config() };
+    let config = world.config().isolation(Isolation::Call).timeout(Duration::from_secs(600));
     world.provider.init(config).await.unwrap();
     world.peer.away();
     // A few processes may already wait for calls.

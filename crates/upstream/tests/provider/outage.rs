@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bridgehead_events::Detail;
-use bridgehead_upstream::provider::{Health, ProviderAdapter, ProviderConfig};
+use bridgehead_upstream::provider::{Health, ProviderAdapter};
 use serde_json::json;
 
 use crate::world::{Way, World, mock};
@@ -40,7 +40,7 @@ pub(crate) async fn delays_until(world: &mut World, last: fn(&Detail) -> bool) -
 #[tokio::test]
 async fn attempts_count_per_outage_and_delays_do_not() {
     let mut world = World::new(Way::Stdio, mock());
-    world.provider.init(ProviderConfig { max_retries: 3, ..world.config() }).await.unwrap();
+    world.provider.init(world.config().max_retries(3)).await.unwrap();
     for delay in [5, 10, 20, 40, 80] {
         assert_eq!(lose_and_regain(&mut world).await, [delay]);
         world.until(Health::Healthy).await;

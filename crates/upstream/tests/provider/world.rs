@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::{CorrelationId, SystemClock};
-use bridgehead_config::{Isolation, Launch, Limits, Remote, Secret, Stdio, Transport};
+use bridgehead_config::{Isolation, Launch, Limits, Remote, RemoteTransport, Secret, Stdio};
 use bridgehead_events::{Bus, Delivery, Event, Subscription};
 use bridgehead_testkit::{Behaviour, Carrier, Crash, LeakCheck, Mock, Served, Tool};
 use bridgehead_upstream::provider::{
@@ -85,20 +85,18 @@ impl World {
             Peer::Served(served) => {
                 let remote = Remote::new(served.url().parse().unwrap());
                 let transport = match self.way {
-                    Way::Sse => Transport::Sse,
-                    Way::WebSocket => Transport::WebSocket,
-                    Way::Stdio | Way::Http => Transport::Http,
+                    Way::Sse => RemoteTransport::Sse,
+                    Way::WebSocket => RemoteTransport::WebSocket,
+                    Way::Stdio | Way::Http => RemoteTransport::Http,
                 };
                 Launch::Remote(Remote { transport, ..remote })
             }
         };
-        ProviderConfig {
-            reconnect_backoff: Duration::from_millis(5),
-            // The tests lose the one shared connection.
-            isolation: Isolation::Shared,
-            limits: Limits::default(),
-            ..ProviderConfig::new("far".parse().unwrap(), endpoint)
-        }
+        // The tests lose the one shared connection.
+        ProviderConfig::new("far".parse().unwrap(), endpoint)
+            .isolation(Isolation::Shared)
+            .limits(Limits::default())
+            .reconnect_backoff(Duration::from_millis(5))
     }
 
     pub(crate) async fn init(way: Way) -> Self {
@@ -108,7 +106,7 @@ impl World {
     }
 
     pub(crate) async fn run(&self, tool: &str, arguments: Value) -> Result<Value, ProviderError> {
-        let invocation = Invocation { tool: format!("far__{tool}"), arguments, timeout: None };
+        let invocation = Invocation::new(format!("far__{tool}"), arguments);
         let executed = self.provider.execute(&invocation, CorrelationId::mint()).await?;
         Ok(executed.result.decode().unwrap())
     }

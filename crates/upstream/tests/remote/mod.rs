@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{GatewaySettings, Launch, Remote, Server};
+use bridgehead_config::{GatewaySettings, Launch, Remote, ServerConfig};
 use bridgehead_testkit::peer::{Asked, Part, Peer, json_reply, reply};
 use bridgehead_upstream::credentials::CredentialSource;
 use bridgehead_upstream::{Exchange, Purpose, Ready, Surroundings, Upstream, UpstreamState};
@@ -23,11 +23,11 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts an upstream at the peer, configured by `edit`.
-    pub(crate) fn start(peer: &Peer, edit: impl FnOnce(&mut Server, &mut Remote)) -> Self {
+    pub(crate) fn start(peer: &Peer, edit: impl FnOnce(&mut ServerConfig, &mut Remote)) -> Self {
         Self::at(&peer.url("/mcp?key=hunter2"), edit)
     }
 
-    pub(crate) fn at(url: &str, edit: impl FnOnce(&mut Server, &mut Remote)) -> Self {
+    pub(crate) fn at(url: &str, edit: impl FnOnce(&mut ServerConfig, &mut Remote)) -> Self {
         Self::with(None, url, edit)
     }
 
@@ -35,11 +35,11 @@ impl Running {
     pub(crate) fn with(
         source: Option<CredentialSource>,
         url: &str,
-        edit: impl FnOnce(&mut Server, &mut Remote),
+        edit: impl FnOnce(&mut ServerConfig, &mut Remote),
     ) -> Self {
         let mut remote = Remote::new(url.parse().unwrap());
         let launch = Launch::Unusable { reason: String::new() };
-        let mut server = Server::new("far".parse().unwrap(), launch, &GatewaySettings::default());
+        let mut server = ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default());
         edit(&mut server, &mut remote);
         server.launch = Launch::Remote(remote);
         Self { upstream: Upstream::start(server, surroundings(source)) }

@@ -18,6 +18,8 @@ use crate::Token;
 /// The rules of one endpoint.
 pub(crate) struct Guard {
     listen: SocketAddr,
+    /// Its text, the `Host` of nearly all requests: it needs no parsing.
+    listen_text: String,
     any_host: bool,
     hosts: Vec<(String, Option<u16>)>,
     any_origin: bool,
@@ -41,6 +43,7 @@ impl Guard {
         });
         Self {
             listen: settings.listen,
+            listen_text: settings.listen.to_string(),
             any_host: settings.allowed_hosts.iter().any(|host| host == "*"),
             hosts: hosts.collect(),
             any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
@@ -104,13 +107,14 @@ impl Guard {
             return Ok(None);
         }
         let served = |text: &str| {
-            split_authority(text).is_some_and(|(name, port)| {
-                is_loopback(name)
-                    || ip(name) == Some(self.listen.ip())
-                    || self.hosts.iter().any(|(known, wanted)| {
-                        name.eq_ignore_ascii_case(known) && (wanted.is_none() || *wanted == port)
-                    })
-            })
+            text == self.listen_text
+                || split_authority(text).is_some_and(|(name, port)| {
+                    is_loopback(name)
+                        || ip(name) == Some(self.listen.ip())
+                        || self.hosts.iter().any(|(known, wanted)| {
+                            name.eq_ignore_ascii_case(known) && (wanted.is_none() || *wanted == port)
+                        })
+                })
         };
         // A request target in absolute form names a host too; both must be ours.
         let target_served = || parts.uri.authority().is_none_or(|target| served(target.as_str()));
@@ -222,6 +226,8 @@ mod tests {
             check(local, &[], host, false);
         }
         check("10.0.0.1:80", &[], "10.0.0.1:80", true);
+        check("10.0.0.1:80", &[], "10.0.0.1:81", true);
+        check("10.0.0.1:80", &[], "10.0.0.1:8x", false);
         check("10.0.0.1:80", &[], "10.0.0.2", false);
         check(local, &["gate.example"], "Gate.Example:443", true);
         check(local, &["gate.example:443"], "gate.example:443", true);

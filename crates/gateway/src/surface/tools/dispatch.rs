@@ -13,9 +13,9 @@ use tracing::debug;
 
 use super::output::broken_promise;
 use super::{CalledTool, envelope_result};
-use crate::catalog::native::ToolContext;
-use crate::catalog::{Registered, Target};
-use crate::error::CallError;
+use crate::catalog::Target;
+use crate::catalog::native::{self, BoundHandler, RegisteredTool};
+use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate};
 use crate::life::CancelReason;
 use crate::relay::queue::Queue;
@@ -26,12 +26,13 @@ pub(super) async fn run(
     gate: &Gate,
     call: &Call<'_>,
     called: &CalledTool,
-    (target, arguments): (&Target, Value),
+    (target, bound): (&Target, Option<BoundHandler<Value>>),
     record: &mut CallRecord,
 ) -> Outcome {
-    let outcome = match target {
-        Target::Native(native) => run_native(gate, call, native, arguments).await,
-        Target::Upstream { upstream, tool, queue } => {
+    let outcome = match (target, bound) {
+        // Boxed, so that the future of a relayed call is no larger for it.
+        (Target::Native(native), bound) => Box::pin(run_native(gate, call, native, bound)).await,
+        (Target::Upstream { upstream, tool, queue }, _) => {
             run_upstream(gate, call, called, (upstream, tool, queue), record).await
         }
     };
@@ -44,11 +45,16 @@ pub(super) async fn run(
 async fn run_native(
     gate: &Gate,
     call: &Call<'_>,
-    native: &Registered,
-    arguments: Value,
-) -> Result<Outcome, CallError> {
-    let context = ToolContext { correlation: call.correlation, principal: call.caller.principal.clone() };
-    let data = native.tool.run(arguments, context, gate.debug_errors).await?;
+    native: &RegisteredTool,
+    bound: Option<BoundHandler<Value>>,
+) -> Result<Outcome, GatewayError> {
+    // The check has read the arguments of every Rust tool.
+    let unread = || GatewayError::new(Code::HandlerError, "its arguments were not read");
+    let bound = bound.ok_or_else(unread)?;
+    if let Some(time) = &call.time {
+        time.sent();
+    }
+    let data = native::run(gate, call, native.tool.named(), bound).await?;
     read(envelope_result(&json!({"ok": true, "data": data}), false, true), Input::Refused)
 }
 
@@ -58,7 +64,7 @@ async fn run_upstream(
     called: &CalledTool,
     (upstream, tool, queue): (&Upstream, &Arc<Tool>, &Queue),
     record: &mut CallRecord,
-) -> Result<Outcome, CallError> {
+) -> Result<Outcome, GatewayError> {
     let relayed = RelayedRequest {
         call,
         target: RelayTarget {
@@ -95,13 +101,13 @@ async fn run_upstream(
 }
 
 /// The end of a call that was cancelled from outside, not by its client.
-fn given_up(upstream: &Upstream, tool: &str, reason: CancelReason) -> Result<Outcome, CallError> {
+fn given_up(upstream: &Upstream, tool: &str, reason: CancelReason) -> Result<Outcome, GatewayError> {
     let server = upstream.name();
     match reason {
         CancelReason::Timeout => {
             let message =
                 format!("server `{server}` did not answer tool `{tool}` in time (tool failed: timeout)");
-            Err(CallError::new(Code::ProviderTimeout, message).after_sending())
+            Err(GatewayError::new(Code::ProviderTimeout, message).after_sending())
         }
         CancelReason::Client => {
             let message = format!("the call of tool `{tool}` of server `{server}` was cancelled");

@@ -1,6 +1,7 @@
 //! Calls of tools, built-in or on a server: check the arguments, run the tool, check the result against its
 //! output schema.
 
+pub(crate) mod direct;
 mod dispatch;
 mod output;
 mod validate;
@@ -15,10 +16,12 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::Keep;
+use crate::access::Principal;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::native::BoundHandler;
 use crate::catalog::{Catalog, Route, Target, ToolLock};
-use crate::error::CallError;
-use crate::gate::{Call, CallRecord, Gate, Limits, Subject};
+use crate::error::GatewayError;
+use crate::gate::{Call, CallRecord, Gate, Limits, Subject, TimeLimit};
 use crate::gateway::Gateway;
 use crate::relay::request::Outcome;
 use crate::relay::rewrite::{Input, Reply};
@@ -28,7 +31,7 @@ use crate::relay::trace::Trace;
 pub(crate) struct CalledTool {
     name: Arc<str>,
     /// The route, or why there is none.
-    route: Result<Arc<Route>, CallError>,
+    route: Result<Arc<Route>, GatewayError>,
     arguments: Raw,
     /// Whether the authorizer decides about this call by its arguments.
     by_arguments: bool,
@@ -41,26 +44,15 @@ impl Gateway {
         request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
-        let Some(name) = request.params.get("name").and_then(|name| name.to_text()) else {
+        let Some(name) = request.params.text("name") else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
         };
-        let find = |view: &Catalog| Some((Arc::clone(view.route(&name)?), view.asks_about(&name)));
-        let mut found = find(&self.inner().view(&caller.principal));
-        if found.is_none() {
-            // A client may know the name from an earlier list while the server is still starting.
-            found = Box::pin(self.wait_for(&caller.principal, Some(&name), find)).await;
-        }
-        let (route, by_arguments) = match found {
-            Some((route, by_arguments)) => (Ok(route), by_arguments),
-            None => (Err(self.inner().why_unknown(&caller.principal, "tool", &name)), false),
-        };
+        let (route, by_arguments) = self.route(&caller.principal, &name, None).await;
         let mut call = Call::new(caller, request, progress);
-        let span = tracing::debug_span!(
-            "call", correlationId = %call.correlation, tool = %name, principal = %caller.principal,
-            traceId = Empty, spanId = Empty, parentSpanId = Empty,
-        );
+        let span = span_of(&call, &name);
         call.trace = Trace::of(&span, &request.meta, call.correlation);
-        let tool = CalledTool::new(&name, route, request, by_arguments);
+        let arguments = request.params.get("arguments").unwrap_or(Raw::literal("{}"));
+        let tool = CalledTool::of(&name, route, arguments, by_arguments);
         // Pinned where it is made, as around every large instrumented future: `instrument` moves its future
         // twice.
         let outcome = pin!(self.inner().gate.pass(&call, &tool)).instrument(span).await;
@@ -72,21 +64,49 @@ impl Gateway {
         };
         tool.answer(&self.inner().gate, &call, outcome)
     }
+
+    /// The route of a name in the view of a principal, or why there is none, and whether the authorizer decides about each
+    /// call by its arguments.
+    async fn route(
+        &self,
+        principal: &Principal,
+        name: &str,
+        time: Option<&TimeLimit>,
+    ) -> (Result<Arc<Route>, GatewayError>, bool) {
+        let find = |view: &Catalog| Some((Arc::clone(view.route(name)?), view.asks_about(name)));
+        let mut found = find(&self.inner().view(principal));
+        if found.is_none() {
+            // A client may know the name from an earlier list while the server is still starting.
+            let waiting = Box::pin(self.wait_for(principal, Some(name), find));
+            found = match time {
+                Some(time) => Box::pin(time.within(waiting)).await.flatten(),
+                None => waiting.await,
+            };
+        }
+        match found {
+            Some((route, by_arguments)) => (Ok(route), by_arguments),
+            None => {
+                let unknown = self.inner().why_unknown(principal, "tool", name);
+                let late = time.filter(|time| time.is_spent());
+                (Err(late.map_or_else(|| unknown.clone(), |time| time.ended_with(name, &unknown))), false)
+            }
+        }
+    }
+}
+
+/// The span of a call.
+fn span_of(call: &Call<'_>, tool: &str) -> tracing::Span {
+    tracing::debug_span!(
+        "call", correlationId = %call.correlation, tool = %tool, principal = %call.caller.principal,
+        traceId = Empty, spanId = Empty, parentSpanId = Empty,
+    )
 }
 
 impl CalledTool {
-    fn new(
-        name: &str,
-        route: Result<Arc<Route>, CallError>,
-        request: &ClientRequest,
-        by_arguments: bool,
-    ) -> Self {
-        Self {
-            by_arguments,
-            name: route.as_ref().map_or_else(|_| name.into(), |route| Arc::clone(&route.name)),
-            route,
-            arguments: request.params.get("arguments").unwrap_or(Raw::literal("{}")),
-        }
+    #[inline]
+    fn of(name: &str, route: Result<Arc<Route>, GatewayError>, arguments: Raw, by_arguments: bool) -> Self {
+        let name = route.as_ref().map_or_else(|_| name.into(), |route| Arc::clone(&route.name));
+        Self { name, route, arguments, by_arguments }
     }
 
     /// What the client gets for its call.
@@ -127,8 +147,8 @@ impl CalledTool {
 }
 
 impl Subject for CalledTool {
-    /// The route, and the arguments, decoded for a tool that takes them so.
-    type Checked = (Arc<Route>, Value);
+    /// The route, and the handler of a Rust tool, ready to run.
+    type Checked = (Arc<Route>, Option<BoundHandler<Value>>);
 
     fn name(&self) -> &Arc<str> {
         &self.name
@@ -141,11 +161,13 @@ impl Subject for CalledTool {
         }
     }
 
+    #[inline]
     fn arguments(&self) -> Bytes {
         self.arguments.bytes().clone()
     }
 
-    fn authorize(&self, gate: &Gate, call: &Call<'_>) -> Result<(), CallError> {
+    #[inline]
+    fn authorize(&self, gate: &Gate, call: &Call<'_>) -> Result<(), GatewayError> {
         let (true, Some(authorizer), Ok(route)) = (self.by_arguments, &gate.authorizer, &self.route) else {
             return Ok(());
         };
@@ -153,7 +175,7 @@ impl Subject for CalledTool {
             return Ok(());
         }
         let message = format!("tool `{}` may not be called with these arguments", self.name);
-        Err(CallError::new(Code::InvalidParams, message))
+        Err(GatewayError::new(Code::InvalidParams, message))
     }
 
     fn lock(&self, gate: &Gate) -> Option<(&ToolLock, Limits)> {
@@ -169,10 +191,10 @@ impl Subject for CalledTool {
         &self,
         gate: &Gate,
         call: &Call<'_>,
-        (route, arguments): Self::Checked,
+        (route, bound): Self::Checked,
         record: &mut CallRecord,
     ) -> Outcome {
-        dispatch::run(gate, call, self, (&route.target, arguments), record).await
+        dispatch::run(gate, call, self, (&route.target, bound), record).await
     }
 }
 

@@ -8,7 +8,7 @@ use bridgehead_upstream::{OutputError, Tool};
 use bridgehead_wire::{Code, Object};
 
 use super::CalledTool;
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::gate::{Call, Gate, Subject};
 use crate::relay::request::Outcome;
 
@@ -20,7 +20,7 @@ pub(super) async fn broken_promise(
     called: &CalledTool,
     tool: &Arc<Tool>,
     outcome: &Outcome,
-) -> Option<CallError> {
+) -> Option<GatewayError> {
     let Outcome::Result(_, result) = outcome else { return None };
     let result = result.complete()?;
     let why = match tool.check_output(result, Effort::Brief) {
@@ -37,7 +37,7 @@ pub(super) async fn broken_promise(
         why: &why,
     });
     let message = format!("the result of tool `{}` does not fit its output schema: {why}", called.name);
-    Some(CallError::new(Code::ProviderInvalidOutput, message).after_sending())
+    Some(GatewayError::new(Code::ProviderInvalidOutput, message).after_sending())
 }
 
 async fn check_apart(

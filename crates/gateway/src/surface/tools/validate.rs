@@ -1,4 +1,4 @@
-//! Checks the arguments against the tool's schema.
+//! Checks the arguments against the tool's schema, and has a Rust handler read them.
 //!
 //! A check that takes more than a few milliseconds runs on a thread of its own, and only a few of these run
 //! at once, because the serving threads have other calls. The schema counts the work beforehand.
@@ -10,21 +10,22 @@ use bridgehead_wire::{Code, Raw};
 use serde_json::{Value, json};
 
 use super::CalledTool;
+use crate::catalog::native::BoundHandler;
 use crate::catalog::{Route, Target};
-use crate::error::CallError;
+use crate::error::GatewayError;
 use crate::gate::{Call, Gate};
 
-/// Whether the call may continue, and its arguments, decoded for a tool that takes them so. A call without a
-/// route is refused here, so that it is audited like any other refusal.
+/// Whether the call may continue, and the handler of a Rust tool with its arguments. A call without a route is
+/// refused here, so that it is audited like any other refusal.
 pub(super) async fn check(
     gate: &Gate,
     call: &Call<'_>,
     called: &CalledTool,
-) -> Result<(Arc<Route>, Value), CallError> {
+) -> Result<(Arc<Route>, Option<BoundHandler<Value>>), GatewayError> {
     let route = called.route.as_ref().map_err(Clone::clone)?;
     if let Some(mode) = route.excluded_by {
         let message = format!("tool `{}` is not available in mode `{mode}`", called.name);
-        return Err(CallError::new(Code::ProviderToolUnknown, message));
+        return Err(GatewayError::new(Code::ProviderToolUnknown, message));
     }
     if !called.arguments.is_object() {
         return Err(refuse(
@@ -37,7 +38,11 @@ pub(super) async fn check(
         Err(Unfit::Issues(issues)) => return Err(refuse(route, &json!(issues))),
         Err(Unfit::TooSlow) => Box::pin(read_apart(gate, call, called, route)).await?,
     };
-    Ok((Arc::clone(route), arguments))
+    let bound = match &route.target {
+        Target::Native(native) => Some(native.tool.read(arguments, gate.debug_errors)?),
+        Target::Upstream { .. } => None,
+    };
+    Ok((Arc::clone(route), bound))
 }
 
 /// The arguments, if they fit.
@@ -57,7 +62,7 @@ async fn read_apart(
     call: &Call<'_>,
     called: &CalledTool,
     route: &Arc<Route>,
-) -> Result<Value, CallError> {
+) -> Result<Value, GatewayError> {
     let (checked, arguments) = (Arc::clone(route), called.arguments.clone());
     let outcome = gate
         .apart(call, (&called.name, called.limits(gate)), move || read(&checked, &arguments, Effort::Full))
@@ -70,8 +75,8 @@ fn issues(unfit: Unfit) -> Vec<Issue> {
     if let Unfit::Issues(issues) = unfit { issues } else { Vec::new() }
 }
 
-fn refuse(route: &Route, issues: &Value) -> CallError {
-    CallError::new(
+fn refuse(route: &Route, issues: &Value) -> GatewayError {
+    GatewayError::new(
         Code::InvalidParams,
         format!("the arguments do not fit the schema of tool `{}`", route.name),
     )
@@ -83,8 +88,7 @@ mod tests {
     use bridgehead_config::Mode;
 
     use super::*;
-    use crate::catalog::Registered;
-    use crate::catalog::native::NativeTool;
+    use crate::catalog::native::{NativeTool, Natives};
 
     /// PIPE-3: arguments that fit are passed to the handler; others are refused with the place and the
     /// reason, and so are duplicate names.
@@ -95,9 +99,9 @@ mod tests {
             let schema =
                 json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
             let tool = NativeTool::new("t", "", schema, |_, _| std::future::pending());
-            let mut all = Vec::new();
-            Registered::add(&mut all, tool, Mode::Full).unwrap();
-            let route = crate::catalog::tests::of_native(&all);
+            let mut natives = Natives::default();
+            natives.add_tool(tool, Mode::Full).unwrap();
+            let route = crate::catalog::tests::of_native(&natives);
             for effort in [Effort::Brief, Effort::Full] {
                 let read = read(&route, &Raw::literal(arguments), effort);
                 let read = read.map_err(|unfit| {

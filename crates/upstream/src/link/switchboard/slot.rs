@@ -70,6 +70,7 @@ impl Slot {
     }
 
     /// For events that come once: the answer, or the end.
+    #[inline]
     pub(super) fn push(&self, event: Event) {
         self.state.lock().push(event);
     }
@@ -110,6 +111,7 @@ impl Slot {
     }
 
     /// Whether an event is queued.
+    #[inline]
     pub(crate) fn has_event(&self) -> bool {
         !self.state.lock().queue.is_empty()
     }

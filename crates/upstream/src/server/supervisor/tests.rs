@@ -11,8 +11,8 @@ use crate::server::Upstream;
 use crate::testing;
 
 /// The supervisor of a server that it does not run, and its state.
-fn supervisor(server: Server) -> (Supervisor, watch::Receiver<UpstreamState>) {
-    let core = testing::core(Server { launch: testing::unusable().launch, ..server.clone() });
+fn supervisor(server: ServerConfig) -> (Supervisor, watch::Receiver<UpstreamState>) {
+    let core = testing::core(ServerConfig { launch: testing::unusable().launch, ..server.clone() });
     let (state, states) = watch::channel(UpstreamState::Stopped);
     (Supervisor::new(core, Arc::new(server), state, testing::surroundings()), states)
 }
@@ -128,13 +128,13 @@ fn what_a_failed_start_says() {
 #[tokio::test]
 async fn what_starts_now() {
     #[track_caller]
-    fn check(server: Server, expected: bool) {
+    fn check(server: ServerConfig, expected: bool) {
         assert_eq!(supervisor(server).0.starts_now(), expected);
     }
     let far = Launch::Remote(Remote::new("http://127.0.0.1:9/".parse().unwrap()));
     check(testing::missing(), true);
-    check(Server { lazy: true, ..testing::missing() }, false);
-    check(Server::new("far".parse().unwrap(), far, &GatewaySettings::default()), false);
+    check(ServerConfig { lazy: true, ..testing::missing() }, false);
+    check(ServerConfig::new("far".parse().unwrap(), far, &GatewaySettings::default()), false);
 }
 
 /// POOL-4: after as many failed attempts of one outage as the policy allows a server is given up, which is reported

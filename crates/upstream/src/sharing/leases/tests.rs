@@ -5,8 +5,10 @@ use crate::testing;
 
 /// A server that, if `rooted`, has asked for roots.
 fn upstream(interactive: Interactive, max_leases: usize, rooted: bool) -> Upstream {
-    let upstream =
-        Upstream::start(Server { interactive, max_leases, ..testing::unusable() }, testing::surroundings());
+    let upstream = Upstream::start(
+        ServerConfig { interactive, max_leases, ..testing::unusable() },
+        testing::surroundings(),
+    );
     upstream.leases().roots.store(rooted, Ordering::Relaxed);
     upstream
 }
@@ -113,7 +115,7 @@ async fn calls_that_need_no_lease() {
 #[tokio::test(start_paused = true)]
 async fn why_there_are_several() {
     for (isolation, reason) in [(Isolation::Session, Reason::Isolation), (Isolation::Shared, Reason::Roots)] {
-        let server = Server { isolation, interactive: Interactive::Exclusive, ..testing::unusable() };
+        let server = ServerConfig { isolation, interactive: Interactive::Exclusive, ..testing::unusable() };
         let upstream = Upstream::start(server, testing::surroundings());
         assert!(upstream.reasons_beside().is_empty());
         let own = [upstream.own(1).unwrap(), upstream.own(2).unwrap()];

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{EraChoice, Remote as Settings, Server, Transport};
+use bridgehead_config::{EraChoice, Remote as Settings, RemoteTransport, ServerConfig};
 use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, Spliced, code};
 use bytes::Bytes;
 use http::StatusCode;
@@ -52,7 +52,7 @@ enum Shaken {
 
 /// Connects as configured, and negotiates whatever the configuration leaves open.
 pub(crate) async fn connect(
-    server: &Server,
+    server: &ServerConfig,
     settings: &Settings,
     credentials: Arc<dyn Credentials>,
     limit: usize,
@@ -61,7 +61,7 @@ pub(crate) async fn connect(
     let remote = Arc::new(Remote::new(server.name.as_ref(), settings, credentials, limit));
     remote.board.answer_roots(server.roots.as_ref());
     remote.deliver_replies();
-    if settings.transport == Transport::Sse {
+    if settings.transport == RemoteTransport::Sse {
         return sse(&remote, offer).await;
     }
     let mut modern_refusal = None;
@@ -100,7 +100,7 @@ pub(crate) async fn connect(
     {
         return Err(NegotiateError::NotModern { code, message });
     }
-    if settings.transport == Transport::Http {
+    if settings.transport == RemoteTransport::Http {
         return Err(reason.into());
     }
     match sse(&remote, offer).await {

@@ -1,0 +1,169 @@
+//! `bridgehead explain`: prints the pages about errors and operation, which are built into the program.
+
+use std::fmt::Write as _;
+
+use bridgehead_gateway::{Code, similar};
+use clap::Args;
+
+use super::exit::Exit;
+use super::output;
+
+/// Print what an error code or a topic means, and what to do
+#[derive(Debug, Args)]
+#[command(after_help = "Without a topic, all topics are listed.
+
+Examples:
+  bridgehead explain
+  bridgehead explain PROVIDER_TIMEOUT
+  bridgehead explain a-server-does-not-start")]
+pub(crate) struct Explain {
+    /// An error code or a topic
+    topic: Option<String>,
+}
+
+/// A page of the documentation, by its path below `docs`.
+macro_rules! page {
+    ($path:literal) => {
+        include_str!(concat!("../docs/", $path, ".md"))
+    };
+}
+
+/// The troubleshooting page: one section per problem, with its cause and cure.
+const TROUBLESHOOTING: &str = page!("troubleshooting");
+
+/// Whole pages.
+const PAGES: [(&str, &str); 7] = [
+    ("audit", page!("audit")),
+    ("configuration", page!("configuration")),
+    ("environment", page!("environment")),
+    ("isolation", page!("isolation")),
+    ("operations", page!("operations")),
+    ("remote", page!("remote")),
+    ("troubleshooting", TROUBLESHOOTING),
+];
+
+/// The page of a code.
+const fn about(code: Code) -> &'static str {
+    match code {
+        Code::InvalidParams => page!("errors/INVALID_PARAMS"),
+        Code::HandlerError => page!("errors/HANDLER_ERROR"),
+        Code::ProviderToolUnknown => page!("errors/PROVIDER_TOOL_UNKNOWN"),
+        Code::ProviderTimeout => page!("errors/PROVIDER_TIMEOUT"),
+        Code::ProviderCrashed => page!("errors/PROVIDER_CRASHED"),
+        Code::ProviderUnavailable => page!("errors/PROVIDER_UNAVAILABLE"),
+        Code::RestartInProgress => page!("errors/mcp_restart_in_progress"),
+        Code::ProviderInitFailed => page!("errors/PROVIDER_INIT_FAILED"),
+        Code::ProviderInvalidOutput => page!("errors/PROVIDER_INVALID_OUTPUT"),
+        Code::SandboxUnavailable => page!("errors/SANDBOX_UNAVAILABLE"),
+        Code::RestartFailed => page!("errors/mcp_restart_failed"),
+        Code::AuditEnterFailed => page!("errors/AUDIT_ENTER_FAILED"),
+        Code::ProviderInvalidInput => page!("errors/PROVIDER_INVALID_INPUT"),
+        Code::Cancelled => page!("errors/cancelled"),
+    }
+}
+
+/// Runs the verb.
+pub(crate) fn run(explain: &Explain) -> Exit {
+    let Some(topic) = &explain.topic else { return output::data(&list(), Exit::Success) };
+    if let Some(text) = text(topic) {
+        return output::data(&text, Exit::Success);
+    }
+    let topics = topics();
+    let meant = match similar(topic, topics.iter().map(String::as_str)).as_slice() {
+        [] => "`bridgehead explain` lists all topics".to_owned(),
+        near => format!("did you mean `{}`?", near.join("` or `")),
+    };
+    output::talk(&format!("error: there is no topic `{}`; {meant}", output::one_line(topic, 100)));
+    Exit::Usage
+}
+
+/// The text about a topic; letter case does not matter.
+fn text(topic: &str) -> Option<String> {
+    if let Some(code) = Code::ALL.into_iter().find(|code| code.as_str().eq_ignore_ascii_case(topic)) {
+        let mut text = plain(about(code));
+        if let Some((heading, section)) = code.section().and_then(section) {
+            let _ = write!(text, "\n# {heading}\n{}", plain(section));
+        }
+        return Some(text);
+    }
+    let page = PAGES.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(topic));
+    page.map(|(_, page)| plain(page))
+        .or_else(|| section(topic).map(|(heading, section)| format!("# {heading}\n{}", plain(section))))
+}
+
+/// The section of the troubleshooting page with this anchor: its heading and its text.
+fn section(anchor: &str) -> Option<(&'static str, &'static str)> {
+    TROUBLESHOOTING
+        .split("\n## ")
+        .skip(1)
+        .filter_map(|section| section.split_once('\n'))
+        .find(|(heading, _)| anchor_of(heading).eq_ignore_ascii_case(anchor))
+}
+
+fn anchor_of(heading: &str) -> String {
+    heading.to_lowercase().replace(' ', "-")
+}
+
+/// The text without link targets, because they lead to files that are not installed. A link whose label is its file's name
+/// becomes the command that prints that page.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let (Some((label_at, label)), Some((_, behind))) = (
+            before.rfind('[').map(|at| (at, &before[at + 1..])).filter(|(_, label)| !label.contains("\n\n")),
+            after.split_once(')'),
+        ) else {
+            out.push_str(before);
+            out.push_str("](");
+            rest = after;
+            continue;
+        };
+        out.push_str(&before[..label_at]);
+        match label.strip_suffix(".md").map(|page| page.rsplit('/').next().unwrap_or(page)) {
+            Some(page) => out.push_str(&format!("`bridgehead explain {page}`")),
+            None => out.push_str(label),
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn topics() -> Vec<String> {
+    let sections = TROUBLESHOOTING.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor_of);
+    let codes = Code::ALL.into_iter().map(|code| code.as_str().to_owned());
+    codes.chain(sections).chain(PAGES.into_iter().map(|(name, _)| name.to_owned())).collect()
+}
+
+fn list() -> String {
+    topics().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HOUR-11: the program has a text for every code and topic, and no text links to a file that is not installed.
+    #[test]
+    fn every_topic_has_its_text() {
+        for topic in topics() {
+            let text = text(&topic).unwrap_or_default();
+            assert!(text.starts_with("# ") && text.len() > 100, "{topic}: {text}");
+            assert!(!text.contains(".md)"), "{topic}: {text}");
+        }
+        for code in Code::ALL {
+            let text = text(&code.as_str().to_lowercase()).unwrap();
+            assert!(text.contains("## Cure"), "{code}");
+            assert_eq!(text.matches("\n# ").count(), usize::from(code.section().is_some()), "{code}");
+        }
+        assert_eq!(text("nothing"), None);
+    }
+
+    #[test]
+    fn links_lose_their_targets() {
+        assert_eq!(plain("a [b](c.md) d](e [f](g)"), "a b d](e f");
+        assert_eq!(plain("([docs/audit.md](../audit.md))"), "(`bridgehead explain audit`)");
+        assert_eq!(plain("[a\nb](c) [a]\n(b)"), "a\nb [a]\n(b)");
+    }
+}

@@ -1,0 +1,308 @@
+//! The `bridgehead` program: reads the command line and the environment, runs one verb, exits with its code. One module per
+//! verb, and the code they share.
+//!
+//! Only this package of the project prints. stdout is for data (with `serve --stdio`, for the protocol alone), stderr for
+//! messages. A verb never ends the process itself: it returns an [`Exit`], and one `match` in `exit` maps it to a code.
+
+mod audit;
+mod call;
+mod check;
+mod completions;
+mod demo;
+mod doctor;
+mod events;
+mod exit;
+mod explain;
+mod instance;
+mod log;
+mod logs;
+mod output;
+mod relay;
+mod reload;
+mod remote;
+mod restart;
+mod serve;
+mod status;
+mod target;
+mod tools;
+mod trust;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bridgehead::config::LogLevel;
+use clap::{Args, Parser, Subcommand};
+
+use self::exit::Exit;
+use self::log::LogFormat;
+use self::world::World;
+
+/// mimalloc, because a call makes many small allocations. Huge pages are off: they would double the size of an idle gateway.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The secured end of every MCP connection: any number of MCP servers behind one endpoint.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bridgehead",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  bridgehead serve                          the gateway on http://127.0.0.1:4848/mcp
+  bridgehead tools                          what the configured servers offer
+  bridgehead call add --args '{\"a\":1,\"b\":2}'
+  bridgehead check                          the configuration, and whether each server starts
+  bridgehead status                         the state of the running gateway and its servers
+
+Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml and ./.mcp.json once
+you agreed to them, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
+them a demo runs."
+)]
+struct Cli {
+    #[command(flatten)]
+    talk: Talk,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// Options for the log on stderr.
+#[derive(Debug, Args)]
+struct Talk {
+    /// off, error, warn, info, debug or trace [default: info for serve, else warn]
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Logging, to stderr")]
+    log_level: Option<LogLevel>,
+    /// text or json
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true,
+        help_heading = "Logging, to stderr"
+    )]
+    log_format: LogFormat,
+}
+
+/// Which configuration is used.
+#[derive(Debug, Args)]
+struct Chosen {
+    /// The configuration file: bridgehead.toml, or the mcpServers JSON of a client
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(serve::Serve),
+    Tools(tools::Tools),
+    Call(call::Call),
+    Check(check::Check),
+    Doctor(doctor::Doctor),
+    Status(status::Status),
+    Logs(logs::Logs),
+    Restart(restart::Restart),
+    Events(events::Events),
+    Audit(audit::Audit),
+    Explain(explain::Explain),
+    Completions(completions::Completions),
+    /// The bundled demo server, on stdin and stdout
+    #[command(hide = true)]
+    DemoServer,
+    /// One remote server, on stdin and stdout, for a gateway
+    #[command(hide = true)]
+    Relay,
+}
+
+fn main() -> ExitCode {
+    // First, because a helper does not use the command line.
+    bridgehead::main_if_asked();
+    let Cli { talk, verb } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json(std::env::args_os()) => {
+            output::talk_json();
+            output::talk(error.render().to_string().trim_end());
+            return Exit::Usage.into();
+        }
+        Err(error) => error.exit(),
+    };
+    guarded(|| run(&talk, verb)).into()
+}
+
+/// Whether an invalid command line still asks for JSON on stderr.
+fn asks_for_json(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> bool {
+    let arguments: Vec<_> = arguments.into_iter().map(|one| one.to_string_lossy().into_owned()).collect();
+    arguments.iter().any(|one| one == "--log-format=json")
+        || arguments.windows(2).any(|pair| pair == ["--log-format", "json"])
+}
+
+/// Turns an uncaught panic, which is already logged, into the general failure code instead of Rust's code for panics.
+fn guarded(run: impl FnOnce() -> Exit) -> Exit {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Exit::Failure)
+}
+
+fn run(talk: &Talk, verb: Verb) -> Exit {
+    if talk.log_format == LogFormat::Json {
+        output::talk_json();
+    }
+    // These verbs read neither the configuration nor the environment. The demo is a server like any other, and a wrong
+    // variable of ours must not break a starting shell.
+    match &verb {
+        Verb::DemoServer => return demo::run(),
+        Verb::Completions(completions) => return completions::run(completions),
+        Verb::Explain(explain) => return explain::run(explain),
+        _ => {}
+    }
+    let wants_json = match &verb {
+        Verb::Serve(_) | Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer | Verb::Relay => false,
+        Verb::Tools(tools) => tools.json,
+        Verb::Call(call) => call.json,
+        Verb::Check(check) => check.json,
+        Verb::Doctor(doctor) => doctor.json,
+        Verb::Status(status) => status.json,
+        Verb::Logs(logs) => logs.json,
+        Verb::Restart(restart) => restart.json,
+        Verb::Events(events) => events.json,
+        Verb::Audit(audit) => audit.json,
+    };
+    let speaks_mcp = matches!(&verb, Verb::Serve(serve) if serve.stdio);
+    let world = match World::read(speaks_mcp) {
+        Ok(world) => world,
+        Err(error) => return output::configuration_error(&error, wants_json),
+    };
+    let usual = if matches!(verb, Verb::Serve(_)) { LogLevel::Info } else { LogLevel::Warn };
+    log::install(talk.log_level, &world.environment, usual, talk.log_format);
+    match verb {
+        Verb::Serve(serve) => serve::run(&serve, &world),
+        Verb::Tools(tools) => tools::run(&tools, &world),
+        Verb::Call(call) => call::run(&call, &world),
+        Verb::Check(check) => check::run(&check, &world),
+        Verb::Doctor(doctor) => doctor::run(&doctor, &world),
+        Verb::Status(status) => status::run(&status, &world),
+        Verb::Logs(logs) => logs::run(&logs, &world),
+        Verb::Restart(restart) => restart::run(&restart, &world),
+        Verb::Events(events) => events::run(&events, &world),
+        Verb::Audit(audit) => audit::run(&audit, &world),
+        Verb::Relay => relay::run(),
+        Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer => Exit::Success,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_verb_shows_an_example() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+        {
+            let example = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(example.contains("bridgehead"), "{} shows no example", verb.get_name());
+        }
+        command.debug_assert();
+    }
+
+    /// The program and all its verbs, as a user sees them.
+    fn commands() -> Vec<clap::Command> {
+        let mut program = Cli::command().disable_help_subcommand(true).term_width(100);
+        program.build();
+        let mut commands = vec![program.clone()];
+        let mut open: Vec<clap::Command> = shown(&program).rev().cloned().collect();
+        while let Some(command) = open.pop() {
+            open.extend(shown(&command).rev().cloned());
+            commands.push(command);
+        }
+        commands
+    }
+
+    fn shown(command: &clap::Command) -> impl DoubleEndedIterator<Item = &clap::Command> {
+        command.get_subcommands().collect::<Vec<_>>().into_iter().filter(|verb| !verb.is_hide_set())
+    }
+
+    /// A stale page fails; `UPDATE_REFERENCE=1` rewrites it.
+    #[track_caller]
+    fn check_page(name: &str, page: &[u8]) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, page).unwrap();
+        }
+        let written = std::fs::read(&file).unwrap_or_default();
+        assert!(written == page, "docs/{name} is stale; run `cargo xtask generate`");
+    }
+
+    #[test]
+    fn the_man_pages_are_fresh() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        for command in std::iter::once(&command).chain(shown(&command)) {
+            let man = clap_mangen::Man::new(command.clone());
+            let mut page = Vec::new();
+            man.render(&mut page).unwrap();
+            check_page(&format!("man/{}", man.get_filename()), &page);
+        }
+    }
+
+    #[test]
+    fn the_page_of_commands_is_fresh() {
+        let mut page = "# Commands\n\n<!-- Written by `cargo xtask generate` from the help texts of the program. -->\n\n\
+            stdout is data, stderr is for people, and every command takes `--json` where it prints data.\n"
+            .to_owned();
+        for mut command in commands() {
+            let name = command.get_bin_name().unwrap_or("bridgehead").to_owned();
+            let help = command.render_long_help().to_string();
+            let help: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+            page += &format!("\n## {name}\n\n```text\n{}\n```\n", help.join("\n"));
+        }
+        check_page("commands.md", page.as_bytes());
+    }
+
+    /// WORD-1: help texts follow the same rules: every verb and option says what it does, in one short line that starts with a capital
+    /// letter and has no full stop; every verb shows examples; no text names a path of the repository.
+    #[test]
+    fn help_texts_follow_the_rules() {
+        let mut broken = Vec::new();
+        for mut command in commands() {
+            let name = command.get_bin_name().unwrap_or("bridgehead").to_owned();
+            let help = command.render_long_help().to_string();
+            if ["docs/", "crates/", "xtask"].iter().any(|path| help.contains(path)) {
+                broken.push(format!("{name}: the help names a path of the repository"));
+            }
+            if !help.contains("Examples:") && command.get_subcommands().next().is_none() {
+                broken.push(format!("{name}: the help has no examples"));
+            }
+            let about = command.get_about().map(ToString::to_string);
+            let options = command.get_arguments().filter(|option| !option.is_hide_set()).map(|option| {
+                (format!("{name} {}", option.get_id()), option.get_help().map(ToString::to_string))
+            });
+            for (place, text) in std::iter::once((name.clone(), about)).chain(options) {
+                let Some(text) = text else {
+                    broken.push(format!("{place}: there is no help"));
+                    continue;
+                };
+                let first = text.chars().next().unwrap_or_default();
+                if first.is_lowercase() && !text.starts_with("off, ") && !text.starts_with("text or ") {
+                    broken.push(format!("{place}: starts without a capital letter: {text}"));
+                }
+                if text.ends_with('.') || text.chars().count() > 140 {
+                    broken.push(format!("{place}: ends with a full stop, or is long: {text}"));
+                }
+            }
+        }
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    /// SRV-2: a panic outside a handler is exit code 1.
+    #[test]
+    fn a_panic_is_the_general_failure() {
+        assert_eq!(guarded(|| Exit::Success), Exit::Success);
+        assert_eq!(guarded(|| panic!("nobody catches this")), Exit::Failure);
+    }
+}

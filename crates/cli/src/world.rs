@@ -1,0 +1,265 @@
+//! Reads the program's surroundings, once: variables, folder, configuration.
+//!
+//! Anybody may have put a configuration into the current folder, and it runs programs. It is used only if the user agreed
+//! to its text ([`Trust`]). On a terminal, the program asks the user; otherwise it skips the file.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use bridgehead::Config;
+use bridgehead::config::environment::PARENTS;
+use bridgehead::config::{
+    ConfigError, Diagnostic, Environment, Found, Launch, Origin, ServerConfig, Source, Stdio, load,
+    load_text, locate, read_text,
+};
+use bridgehead_wire::Redactor;
+
+use sha2::{Digest, Sha256};
+
+use super::exit::Exit;
+use super::output::{self, one_line};
+use super::trust::{self, Trust};
+
+/// The name of the bundled server.
+const DEMO: &str = "demo";
+
+/// Says why the demo runs, and where the program looked for a configuration.
+const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs; looked for ./bridgehead.toml, \
+    ./.mcp.json and $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
+
+/// The process's surroundings.
+#[derive(Debug, Clone)]
+pub(crate) struct World {
+    /// The variables, checked.
+    pub(crate) environment: Environment,
+    /// The variables, unchecked.
+    pub(crate) variables: BTreeMap<String, String>,
+    folder: PathBuf,
+    /// Whether there is a user at a terminal to ask.
+    asks: bool,
+    trust: Trust,
+}
+
+/// Why a running gateway does not reload its configuration.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotReloaded {
+    /// The gateway was started without a file.
+    #[error("there is no configuration file; restart the gateway to use one")]
+    NoFile,
+    /// The file no longer exists.
+    #[error("`{}` is gone; the running configuration stays in effect", .0.display())]
+    Gone(PathBuf),
+    /// The user has not agreed to its new content.
+    #[error(
+        "`{}` has changed, and nobody agreed to its new content; restart the gateway in a terminal to be asked, or \
+         with `--config {}`", .0.display(), .0.display()
+    )]
+    NotAgreed(PathBuf),
+    /// It is invalid.
+    #[error("{}", words(.0))]
+    Wrong(ConfigError),
+}
+
+impl World {
+    /// Reads the surroundings. Skips variables that are not UTF-8. With `speaks_mcp`, stdin carries the protocol, so the
+    /// user is never asked.
+    pub(crate) fn read(speaks_mcp: bool) -> Result<Self, ConfigError> {
+        let variables: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Ok(Self {
+            environment: Environment::read(variables.clone())?,
+            trust: Trust::of(&variables),
+            variables,
+            folder: std::env::current_dir().unwrap_or_default(),
+            asks: !speaks_mcp && io::stdin().is_terminal() && io::stderr().is_terminal(),
+        })
+    }
+
+    /// The configuration, or the demo if there is none. Says which file is used. Its warnings are not shown yet.
+    pub(crate) fn configuration(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
+        let candidates = locate(explicit, &self.environment, &self.folder)?;
+        let mut passed_over = Vec::new();
+        for found in candidates {
+            let text = read_text(&found.path, &self.folder)?;
+            if found.origin != Origin::Folder || self.agreed(&found, &text)? {
+                let config = load_text(&found.path, text, &self.environment, &self.folder)?;
+                output::talk(&format!("configuration: {}", self.folder.join(&found.path).display()));
+                return Ok(config);
+            }
+            passed_over.push(found.path);
+        }
+        if let Some(first) = passed_over.first() {
+            let files: Vec<String> = passed_over.iter().map(|path| format!("`{}`", path.display())).collect();
+            let message = format!("no configuration: nobody agreed to run what {} says", files.join(" and "));
+            let help = format!(
+                "read it, then use it with `--config {}`, or run `bridgehead check` here in a terminal to be asked",
+                first.display()
+            );
+            return Err(Diagnostic::error(message).help(help).into());
+        }
+        let mut config = load(None, &self.environment, &self.folder)?;
+        if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
+            let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
+            config.servers.push(ServerConfig::new(name, launch, &config.gateway));
+        }
+        Ok(config)
+    }
+
+    /// Loads the current content of the file of `config`, which is running.
+    pub(crate) fn again(&self, explicit: Option<&Path>, config: &Config) -> Result<Config, NotReloaded> {
+        let (Source::Toml(path) | Source::ClientJson(path)) = &config.source else {
+            return Err(NotReloaded::NoFile);
+        };
+        if !self.folder.join(path).exists() {
+            return Err(NotReloaded::Gone(path.clone()));
+        }
+        let candidates = locate(explicit, &self.environment, &self.folder).map_err(NotReloaded::Wrong)?;
+        let text = read_text(path, &self.folder).map_err(NotReloaded::Wrong)?;
+        let trusted = candidates.iter().any(|one| one.path == *path && one.origin != Origin::Folder);
+        if !trusted && self.trust.answer(&self.folder.join(path), &text) != Some(true) {
+            return Err(NotReloaded::NotAgreed(path.clone()));
+        }
+        load_text(path, text, &self.environment, &self.folder).map_err(NotReloaded::Wrong)
+    }
+
+    /// Whether the user agreed to a file of the current folder, now or before.
+    fn agreed(&self, found: &Found, text: &[u8]) -> Result<bool, ConfigError> {
+        let file = found.path.display();
+        let before = self.trust.answer(&found.path, text);
+        let agreed = match before {
+            Some(agreed) => Some(agreed),
+            None if self.asks => self.ask(found, text)?,
+            None => None,
+        };
+        if agreed != Some(true) {
+            let why = match agreed {
+                Some(_) => "you refused it",
+                None => "nobody agreed to run what it says",
+            };
+            output::talk(&format!("warning: skipping `{file}`: {why}; to use it: --config {file}"));
+        }
+        Ok(agreed == Some(true))
+    }
+
+    /// Shows what would run and asks the user; `None` if there was no answer.
+    fn ask(&self, found: &Found, text: &[u8]) -> Result<Option<bool>, ConfigError> {
+        let config = load_text(&found.path, text.to_vec(), &self.environment, &self.folder)?;
+        output::talk(&format!("`{}` lies in the current folder. It would run:", found.path.display()));
+        for server in &config.servers {
+            output::talk(&format!("  {}", shown(server)));
+        }
+        output::talk("Use it? The answer is kept for as long as the file does not change. [y/N]");
+        let mut answer = String::new();
+        match io::stdin().lock().read_line(&mut answer) {
+            Ok(0) | Err(_) => return Ok(None),
+            Ok(_) => {}
+        }
+        let agreed = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
+        if let Err(error) = self.trust.keep(&found.path, text, agreed) {
+            output::talk(&format!("warning: the answer cannot be kept: {error}"));
+        }
+        Ok(Some(agreed))
+    }
+
+    /// The variables for the servers of `config`. They include the configurations of all gateways above these servers.
+    ///
+    /// # Errors
+    /// A message, if this configuration is already among them: a gateway that one of its own servers starts would start
+    /// that server again, without end.
+    pub(crate) fn for_servers(&self, config: &Config) -> Result<BTreeMap<String, String>, String> {
+        let mut variables = self.variables.clone();
+        let Some(file) = self.file(config) else { return Ok(variables) };
+        let parents = variables.get(PARENTS).map(String::as_str).unwrap_or_default();
+        let mut id = trust::digest(file.as_os_str().as_encoded_bytes());
+        id.truncate(16);
+        let mut all: Vec<&str> = parents.split(',').filter(|one| !one.is_empty()).collect();
+        if all.contains(&id.as_str()) {
+            return Err(format!(
+                "this runs under a gateway that serves the same configuration, `{}`, and would start that gateway again \
+                 without end; remove Bridgehead from the servers in that file, name another file with --config, or \
+                 unset {PARENTS} if this is intended",
+                file.display()
+            ));
+        }
+        all.push(&id);
+        let all = all.join(",");
+        variables.insert(PARENTS.to_owned(), all);
+        Ok(variables)
+    }
+
+    /// An id of a configuration that was just read: the same file with the same text, mode and variables has the same id.
+    /// It is computed from secrets, so only the user's own programs may see it.
+    pub(crate) fn id(&self, config: &Config) -> String {
+        let mut digest = Sha256::new();
+        let mut add = |field: &[u8]| {
+            digest.update((field.len() as u64).to_le_bytes());
+            digest.update(field);
+        };
+        add(config.gateway.mode.as_str().as_bytes());
+        if let Some(file) = self.file(config) {
+            add(file.as_os_str().as_encoded_bytes());
+            add(&std::fs::read(&file).unwrap_or_default());
+        }
+        for name in &config.interpolated {
+            add(name.as_bytes());
+            add(self.environment.variable(name).unwrap_or_default().as_bytes());
+        }
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The canonical path of the file that a configuration was read from.
+    pub(crate) fn file(&self, config: &Config) -> Option<PathBuf> {
+        match &config.source {
+            Source::Toml(path) | Source::ClientJson(path) => {
+                let path = self.folder.join(path);
+                Some(path.canonicalize().unwrap_or(path))
+            }
+            Source::Demo => None,
+        }
+    }
+
+    /// Like `configuration`, but also shows errors and warnings.
+    pub(crate) fn configured(&self, explicit: Option<&Path>, as_json: bool) -> Result<Config, Exit> {
+        let config =
+            self.configuration(explicit).map_err(|error| output::configuration_error(&error, as_json))?;
+        output::show(&config.warnings);
+        Ok(config)
+    }
+}
+
+/// Tells the user that the servers about to start are the demo, if they are.
+pub(crate) fn note_demo(config: &Config) {
+    if config.source == Source::Demo {
+        output::talk(DEMO_NOTE);
+    }
+}
+
+/// A server and the command or address it stands for, on one line and without secrets.
+fn shown(server: &ServerConfig) -> String {
+    let what = match &server.launch {
+        Launch::Stdio(stdio) => {
+            let words: Vec<&str> =
+                std::iter::once(&stdio.command).chain(&stdio.args).map(String::as_str).collect();
+            words.join(" ")
+        }
+        Launch::Remote(remote) => remote.url.to_string(),
+        Launch::Unusable { reason } => format!("nothing: {reason}"),
+    };
+    let what = Redactor::default().text(&what).into_owned();
+    one_line(&format!("{}: {what}", server.name), 400)
+}
+
+/// All errors, on one line.
+fn words(error: &ConfigError) -> String {
+    let one = |diagnostic: &Diagnostic| {
+        let place = match (diagnostic.file(), diagnostic.position()) {
+            (Some(file), Some((line, column))) => format!("{}:{line}:{column}: ", file.display()),
+            (Some(file), None) => format!("{}: ", file.display()),
+            (None, _) => String::new(),
+        };
+        format!("{place}{}", diagnostic.message)
+    };
+    error.0.iter().map(one).collect::<Vec<_>>().join("; ")
+}

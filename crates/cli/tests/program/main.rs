@@ -1,0 +1,26 @@
+//! Tests the program from the outside. They are one binary, because linking takes most of the build time.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do: with a panic that says where"
+)]
+
+mod asking;
+mod bounds;
+mod common;
+mod doctor;
+mod door;
+mod example;
+mod leaks;
+mod memory;
+mod operations;
+mod questions;
+mod record;
+mod remote;
+mod restrictions;
+mod serve;
+mod talk;
+mod verbs;
+mod walls;
