@@ -58,6 +58,10 @@ const fn about(code: Code) -> &'static str {
         Code::RestartFailed => page!("errors/mcp_restart_failed"),
         Code::AuditEnterFailed => page!("errors/AUDIT_ENTER_FAILED"),
         Code::ProviderInvalidInput => page!("errors/PROVIDER_INVALID_INPUT"),
+        Code::RateLimited => page!("errors/RATE_LIMITED"),
+        Code::BudgetExhausted => page!("errors/BUDGET_EXHAUSTED"),
+        Code::InsufficientScope => page!("errors/INSUFFICIENT_SCOPE"),
+        Code::Denied => page!("errors/DENIED"),
         Code::Cancelled => page!("errors/cancelled"),
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use self::covered::Besides;
 use self::reach::Placed;
+use crate::access::AuthSettings;
 use crate::configuration::{Config, Source};
 use crate::environment::{Environment, is_bearer_token};
 use crate::keys::KeyTable;
@@ -77,7 +78,19 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     reach::settle(&mut placed, Besides { token: &http.token, audit: &audit }, world, findings);
     let servers = placed.into_iter().map(|one| one.server).collect();
     let source = Source::Toml(findings.source.path.clone());
-    Config { source, gateway, http, audit, servers, disabled, interpolated, warnings: Vec::new() }
+    Config {
+        source,
+        gateway,
+        http,
+        audit,
+        auth: AuthSettings::default(),
+        policy: Vec::new(),
+        limits: Vec::new(),
+        servers,
+        disabled,
+        interpolated,
+        warnings: Vec::new(),
+    }
 }
 
 fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
@@ -112,6 +125,7 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
         max_message_bytes: bytes(section, "max_message_mb", default.max_message_bytes),
         held_bytes: default.held_bytes,
         held_per_peer_bytes: default.held_per_peer_bytes,
+        views_bytes: default.views_bytes,
         builtin: true,
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use crate::access::{AuthSettings, LimitRule, PolicyRule};
 use crate::diagnostic::Diagnostic;
 use crate::server::{ServerConfig, ServerName};
 use crate::settings::{AuditSettings, GatewaySettings, HttpSettings};
@@ -18,6 +19,12 @@ pub struct Config {
     pub http: HttpSettings,
     /// What the audit record holds, and where it is kept.
     pub audit: AuditSettings,
+    /// Who is admitted, and as whom.
+    pub auth: AuthSettings,
+    /// Who may use what. Empty if everybody who is admitted may use everything.
+    pub policy: Vec<PolicyRule>,
+    /// How much each principal may do.
+    pub limits: Vec<LimitRule>,
     /// The servers in the order of the file, without the disabled ones.
     pub servers: Vec<ServerConfig>,
     /// The servers that the file turns off.
@@ -47,6 +54,9 @@ impl Config {
             gateway: GatewaySettings::default(),
             http: HttpSettings::default(),
             audit: AuditSettings::default(),
+            auth: AuthSettings::default(),
+            policy: Vec::new(),
+            limits: Vec::new(),
             servers: Vec::new(),
             disabled: Vec::new(),
             interpolated: BTreeSet::new(),

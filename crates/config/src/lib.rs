@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod access;
 #[cfg(feature = "files")]
 mod check;
 #[cfg(feature = "files")]
@@ -67,6 +68,10 @@ mod trail;
 mod tree;
 mod url;
 
+pub use access::{
+    Algorithm, ApiKey, AuthSettings, Introspection, Issuer, LimitRule, ListenAddress, Listener, ListenerAuth,
+    OWN_SERVER, PeerNetwork, PolicyRule, Rate, StepUp, ThingPattern, TlsFiles, TrustedProxy, Who,
+};
 #[cfg(feature = "files")]
 pub use configuration::{Config, Source};
 #[cfg(feature = "files")]

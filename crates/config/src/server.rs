@@ -411,6 +411,8 @@ pub struct ToolOverride {
     pub queue: Option<Queue>,
     /// Limits of its calls; the server's limits fill in absent ones.
     pub limits: Limits,
+    /// What one call takes from a daily budget; 1, if absent.
+    pub cost: Option<u32>,
 }
 
 /// How many calls run at once, and how many may wait for their turn.

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Listener;
 use crate::secret::Secret;
 use bridgehead_wire::Rules;
 
@@ -101,6 +102,8 @@ pub struct GatewaySettings {
     pub held_bytes: usize,
     /// How much of that one session, connection or server may take (`limits.held_per_peer_mb`).
     pub held_per_peer_bytes: usize,
+    /// How much the prepared lists of all views may take together (`limits.views_mb`).
+    pub views_bytes: usize,
     /// Whether the gateway offers its built-in tools. No configuration key turns them off; a relay does.
     pub builtin: bool,
 }
@@ -110,6 +113,8 @@ pub struct GatewaySettings {
 pub struct HttpSettings {
     /// Address and port.
     pub listen: SocketAddr,
+    /// More addresses, each with its own rules.
+    pub listeners: Vec<Listener>,
     /// Accepted `Host` values besides those of loopback.
     pub allowed_hosts: Vec<String>,
     /// Accepted `Origin` values besides those of loopback.
@@ -321,6 +326,7 @@ impl Default for GatewaySettings {
             max_message_bytes: 16 * MEGABYTE,
             held_bytes: 512 * MEGABYTE,
             held_per_peer_bytes: 64 * MEGABYTE,
+            views_bytes: 64 * MEGABYTE,
             builtin: true,
         }
     }
@@ -330,6 +336,7 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 4848)),
+            listeners: Vec::new(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             local_users: LocalUsers::Same,

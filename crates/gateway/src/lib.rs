@@ -15,7 +15,7 @@ mod relay;
 mod surface;
 
 pub use access::{
-    Action, Allowance, Authorizer, Decision, Limited, Limiter, Principal, PrincipalKind, Thing,
+    Action, Allowance, Authorizer, Decision, Limited, Limiter, Principal, PrincipalKind, Thing, Validity,
 };
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{

@@ -37,6 +37,14 @@ pub enum Code {
     ProviderInvalidInput,
     /// The program that made the call has cancelled it.
     Cancelled,
+    /// The caller has made too many requests in too little time.
+    RateLimited,
+    /// The caller has spent its budget of the day.
+    BudgetExhausted,
+    /// The caller may use the tool, but its token lacks a scope.
+    InsufficientScope,
+    /// A rule denies this to the caller. Only the record says so: to the caller it does not exist.
+    Denied,
 }
 
 /// How a failed call looks to an MCP client.
@@ -71,7 +79,7 @@ struct Rule {
 
 impl Code {
     /// All codes, in the order of the table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::InvalidParams,
         Self::HandlerError,
         Self::ProviderToolUnknown,
@@ -86,6 +94,10 @@ impl Code {
         Self::AuditEnterFailed,
         Self::ProviderInvalidInput,
         Self::Cancelled,
+        Self::RateLimited,
+        Self::BudgetExhausted,
+        Self::InsufficientScope,
+        Self::Denied,
     ];
 
     /// The whole table, in one place.
@@ -112,6 +124,10 @@ impl Code {
             Self::AuditEnterFailed => rule("AUDIT_ENTER_FAILED", false, Gateway, INTERNAL),
             Self::ProviderInvalidInput => rule("PROVIDER_INVALID_INPUT", false, Caller, Shape::Internal),
             Self::Cancelled => rule("cancelled", false, Caller, Shape::Internal),
+            Self::RateLimited => rule("RATE_LIMITED", true, Caller, INTERNAL),
+            Self::BudgetExhausted => rule("BUDGET_EXHAUSTED", true, Caller, INTERNAL),
+            Self::InsufficientScope => rule("INSUFFICIENT_SCOPE", false, Caller, INTERNAL),
+            Self::Denied => rule("DENIED", false, Caller, Shape::Internal),
         }
     }
 
@@ -157,7 +173,11 @@ impl Code {
             | Self::ProviderInvalidOutput
             | Self::AuditEnterFailed
             | Self::ProviderInvalidInput
-            | Self::Cancelled => None,
+            | Self::Cancelled
+            | Self::RateLimited
+            | Self::BudgetExhausted
+            | Self::InsufficientScope
+            | Self::Denied => None,
         }
     }
 
@@ -201,6 +221,10 @@ mod tests {
                 ("AUDIT_ENTER_FAILED", false, internal),
                 ("PROVIDER_INVALID_INPUT", false, Shape::Internal),
                 ("cancelled", false, Shape::Internal),
+                ("RATE_LIMITED", true, internal),
+                ("BUDGET_EXHAUSTED", true, internal),
+                ("INSUFFICIENT_SCOPE", false, internal),
+                ("DENIED", false, Shape::Internal),
             ]
         );
     }
@@ -214,10 +238,19 @@ mod tests {
         };
         assert_eq!(
             of(Fault::Caller),
-            ["INVALID_PARAMS", "PROVIDER_TOOL_UNKNOWN", "PROVIDER_INVALID_INPUT", "cancelled"]
+            [
+                "INVALID_PARAMS",
+                "PROVIDER_TOOL_UNKNOWN",
+                "PROVIDER_INVALID_INPUT",
+                "cancelled",
+                "RATE_LIMITED",
+                "BUDGET_EXHAUSTED",
+                "INSUFFICIENT_SCOPE",
+                "DENIED",
+            ]
         );
         assert_eq!(of(Fault::Gateway), ["SANDBOX_UNAVAILABLE", "AUDIT_ENTER_FAILED"]);
-        assert_eq!(of(Fault::Server).len(), Code::ALL.len() - 6);
+        assert_eq!(of(Fault::Server).len(), Code::ALL.len() - 10);
     }
 
     /// QA-4: every class of failure has its section, and every section that a code or a message names exists.
@@ -241,6 +274,10 @@ mod tests {
             ("AUDIT_ENTER_FAILED", None),
             ("PROVIDER_INVALID_INPUT", None),
             ("cancelled", None),
+            ("RATE_LIMITED", None),
+            ("BUDGET_EXHAUSTED", None),
+            ("INSUFFICIENT_SCOPE", None),
+            ("DENIED", None),
         ];
         assert_eq!(named, expected);
         let headings = page.lines().filter_map(|line| line.strip_prefix("## "));

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use super::covered::Besides;
 use super::reach::{self, Placed};
 use super::{World, http, server};
+use crate::access::AuthSettings;
 use crate::configuration::{Config, Source};
 use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
@@ -46,6 +47,9 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
         gateway: gateway.clone(),
         http,
         audit: AuditSettings::default(),
+        auth: AuthSettings::default(),
+        policy: Vec::new(),
+        limits: Vec::new(),
         servers: Vec::new(),
         disabled: Vec::new(),
         interpolated: BTreeSet::new(),

@@ -198,6 +198,7 @@ fn tools(
                     lock: section.flag("lock"),
                     queue: queue(&section, queues, findings),
                     limits: sandbox::tool_limits(&section, isolation, findings),
+                    cost: section.integer("cost").and_then(|cost| u32::try_from(cost).ok()),
                 },
             );
         }

@@ -136,6 +136,7 @@ pub const KEYS: &[Key] = &[
     works(Server, "roots", List, "", "Folders, as paths or URIs, that the gateway answers when this server asks for roots. Without this key, the gateway asks the client."),
 
     works(Tool, "lock", Flag, "false", "Runs calls of this tool one at a time."),
+    works(Tool, "cost", Integer { least: 0, most: 1_000_000 }, "1", "What one call of this tool takes from a daily budget."),
     works(Tool, "queue", Text, "that of the server", "Queue that limits this tool's calls."),
     works(Tool, "limits", Table(Limits), "those of the server", "Limits on what one call of this tool may use; without `isolation = \"call\"`, only `max_execution_ms` is allowed."),
 

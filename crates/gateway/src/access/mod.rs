@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bridgehead_wire::{Method, Raw};
 
-pub use principal::{Principal, PrincipalKind};
+pub use principal::{Principal, PrincipalKind, Validity};
 
 use crate::error::GatewayError;
 

@@ -4,14 +4,23 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
 /// How a principal was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PrincipalKind {
     /// As a user of this machine, or as the program that embeds the gateway.
     Local,
-    /// By a token.
+    /// By the bearer token of the endpoint.
     Token,
+    /// By a named API key: `key:NAME`.
+    Key,
+    /// By a token of an issuer: `ISSUER/SUB`.
+    Issuer,
+    /// By the header of a trusted proxy: `proxy:NAME`.
+    Proxy,
 }
 
 /// The principal that a request is made for, as an authenticator of the front found it. Clones share the
@@ -27,7 +36,45 @@ struct Identity {
     /// The display name, if it differs from the id.
     name: Option<Arc<str>>,
     groups: Vec<Arc<str>>,
+    scopes: Vec<Arc<str>>,
     claims: Vec<(Arc<str>, Arc<str>)>,
+    validity: Validity,
+}
+
+/// How long what a principal showed is good. Whoever keeps something open for the principal ends it when this ends.
+#[derive(Debug, Clone, Default)]
+pub struct Validity {
+    /// Cancelled when the credential is revoked.
+    revoked: Option<CancellationToken>,
+    /// When it expires.
+    expires: Option<Instant>,
+}
+
+impl Validity {
+    /// Until the token is cancelled or the time has come, whichever is first.
+    pub const fn new(revoked: Option<CancellationToken>, expires: Option<Instant>) -> Self {
+        Self { revoked, expires }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.revoked.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.expires.is_some_and(|expires| expires <= Instant::now())
+    }
+
+    /// Resolves when it ends; never, if it has no end.
+    pub async fn ended(&self) {
+        let revoked = async {
+            match &self.revoked {
+                Some(revoked) => revoked.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        match self.expires {
+            Some(expires) => drop(tokio::time::timeout_at(expires, revoked).await),
+            None => revoked.await,
+        }
+    }
 }
 
 impl Principal {
@@ -43,7 +90,15 @@ impl Principal {
 
     /// A principal by its stable id: everything else about it may change.
     pub fn new(id: &str, kind: PrincipalKind) -> Self {
-        Self(Arc::new(Identity { id: id.into(), kind, name: None, groups: Vec::new(), claims: Vec::new() }))
+        Self(Arc::new(Identity {
+            id: id.into(),
+            kind,
+            name: None,
+            groups: Vec::new(),
+            scopes: Vec::new(),
+            claims: Vec::new(),
+            validity: Validity::default(),
+        }))
     }
 
     /// Sets the display name.
@@ -57,6 +112,19 @@ impl Principal {
     pub fn in_groups<'a>(self, groups: impl IntoIterator<Item = &'a str>) -> Self {
         let groups = groups.into_iter().map(Arc::from).collect();
         Self(Arc::new(Identity { groups, ..Identity::clone(&self.0) }))
+    }
+
+    /// Sets the scopes.
+    #[must_use]
+    pub fn with_scopes<'a>(self, scopes: impl IntoIterator<Item = &'a str>) -> Self {
+        let scopes = scopes.into_iter().map(Arc::from).collect();
+        Self(Arc::new(Identity { scopes, ..Identity::clone(&self.0) }))
+    }
+
+    /// Sets how long the shown credential is good.
+    #[must_use]
+    pub fn valid(self, validity: Validity) -> Self {
+        Self(Arc::new(Identity { validity, ..Identity::clone(&self.0) }))
     }
 
     /// Adds a proven claim.
@@ -90,6 +158,16 @@ impl Principal {
     /// The groups that it is in.
     pub fn groups(&self) -> impl Iterator<Item = &str> {
         self.0.groups.iter().map(|group| &**group)
+    }
+
+    /// The scopes that it has, with those that they include.
+    pub fn scopes(&self) -> impl Iterator<Item = &str> {
+        self.0.scopes.iter().map(|scope| &**scope)
+    }
+
+    /// How long the credential is good with which it was authenticated.
+    pub fn validity(&self) -> &Validity {
+        &self.0.validity
     }
 
     /// The value of a proven claim.
@@ -141,5 +219,25 @@ mod tests {
         );
         assert_eq!((known.kind(), Principal::local().kind()), (PrincipalKind::Token, PrincipalKind::Local));
         assert_eq!(Principal::local().as_str(), "local");
+    }
+
+    /// ACC-2: what a principal keeps open ends when its credential is revoked or expires.
+    #[tokio::test(start_paused = true)]
+    async fn a_credential_ends() {
+        let revoked = CancellationToken::new();
+        let hour = std::time::Duration::from_secs(3600);
+        let of = |revoked, expires| Principal::named("ada").valid(Validity::new(revoked, expires));
+        let began = Instant::now();
+        let expiring = of(Some(revoked.clone()), Some(began + hour));
+        let forever = of(Some(revoked.clone()), None);
+        assert!(!expiring.validity().has_ended() && !forever.validity().has_ended());
+        expiring.validity().ended().await;
+        assert_eq!(began.elapsed(), hour);
+        assert!(expiring.validity().has_ended() && !forever.validity().has_ended());
+        revoked.cancel();
+        forever.validity().ended().await;
+        assert!(forever.validity().has_ended());
+        let none = Principal::local();
+        assert!(tokio::time::timeout(hour, none.validity().ended()).await.is_err(), "never ends");
     }
 }
