@@ -275,7 +275,7 @@ fn introspection(
     let client_id = required(&section, "client_id", &entry.key_span, findings);
     let client_secret = required(&section, "client_secret", &entry.key_span, findings);
     let client_secret = client_secret.and_then(|(text, span)| {
-        interpolate::fill(text, world.environment.variables(), interpolated)
+        interpolate::fill(text, world.environment.variables(), |secret| world.secret(secret), interpolated)
             .map_err(|refusal| {
                 let message = format!("`client_secret`: {refusal}");
                 findings.mistake(findings.diagnostic(message, span).help(refusal.cure()));
