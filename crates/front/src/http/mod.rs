@@ -35,7 +35,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
 
 pub use api::{API, Api, serve_socket};
-pub use auth::{Authenticating, Authenticator, Peer, Refusal, authenticator};
+pub use auth::{
+    Authenticating, Authenticator, LocalRule, LocalUser, Peer, PeerUser, Refusal, authenticator, bearer_token,
+};
 pub use connection::serve;
 pub use reply::Body;
 pub use workers::Workers;
@@ -143,13 +145,14 @@ impl<B: Backend> Routes<B> {
         self.0.head_within
     }
 
-    /// Answers one HTTP request. Its peer counts as admitted: the owner of these routes decides who may send one.
+    /// Answers one HTTP request. Its peer counts as the gateway's own user: the owner of these routes decides who may send one.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
     {
-        self.answer_to(Peer::Admitted, request).await
+        let own = rustix::process::geteuid().as_raw();
+        self.answer_to(Peer { address: None, user: PeerUser::Admitted(Some(own)) }, request).await
     }
 
     /// Finds out who connects.
@@ -210,9 +213,7 @@ where
             front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, false);
             let error = RpcError::new(code::INVALID_REQUEST, &refusal.reason);
             let mut reply = reply::error(refusal.status, None, &error);
-            if refusal.status == StatusCode::UNAUTHORIZED {
-                reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
+            refusal.mark(reply.headers_mut());
             return reply;
         }
     };
@@ -238,9 +239,7 @@ where
     if let Err(refusal) = front.guard.admit_operator(&parts, api.token()).await {
         front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, true);
         let mut reply = api::failed(refusal.status, &refusal.reason);
-        if refusal.status == StatusCode::UNAUTHORIZED {
-            reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
+        refusal.mark(reply.headers_mut());
         return reply;
     }
     api.answer(Request::from_parts(parts, content)).await

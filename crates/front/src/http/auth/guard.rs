@@ -4,7 +4,6 @@
 //! requests). Where a secret is required any `Host` is served: a page that gets here by its own host name does not have
 //! the secret.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use bridgehead_config::HttpSettings;
@@ -12,7 +11,7 @@ use bridgehead_gateway::Principal;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::{Authenticator, NO_TOKEN, Peer, Refusal, bearer_token};
+use super::{Authenticator, Peer, PeerUser, Refusal, bearer_token, no_token};
 use crate::Token;
 
 /// The rules of one endpoint.
@@ -27,14 +26,16 @@ pub(crate) struct Guard {
     authenticator: Box<dyn Authenticator>,
 }
 
-const BAD_HOST: Refusal = Refusal {
-    status: StatusCode::FORBIDDEN,
-    reason: Cow::Borrowed("this `Host` is not served here; add it to `http.allowed_hosts` to admit it"),
-};
-const BAD_ORIGIN: Refusal = Refusal {
-    status: StatusCode::FORBIDDEN,
-    reason: Cow::Borrowed("this `Origin` is not admitted; add it to `http.allowed_origins` to admit it"),
-};
+fn bad_host() -> Refusal {
+    let reason = "this `Host` is not served here; add it to `http.allowed_hosts` to admit it";
+    Refusal::new(StatusCode::FORBIDDEN, reason)
+}
+
+fn bad_origin() -> Refusal {
+    let reason = "this `Origin` is not admitted; add it to `http.allowed_origins` to admit it";
+    Refusal::new(StatusCode::FORBIDDEN, reason)
+}
+
 impl Guard {
     pub(crate) fn new(settings: &HttpSettings, authenticator: Box<dyn Authenticator>) -> Self {
         let hosts = settings.allowed_hosts.iter().filter_map(|host| {
@@ -54,7 +55,7 @@ impl Guard {
 
     /// Finds out who connects, once for all requests of the connection.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
-        self.authenticator.meet(peer, ours)
+        Peer { address: Some(peer.ip().to_canonical()), user: self.authenticator.meet(peer, ours) }
     }
 
     /// Whether pages of other origins are admitted by name.
@@ -90,12 +91,16 @@ impl Guard {
     ) -> Result<(), Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        let offered = bearer_token(&parts.headers).ok_or(NO_TOKEN)?;
+        let offered = bearer_token(&parts.headers).ok_or_else(no_token)?;
         // Both are always checked, so that the time reveals nothing.
         let is_client = self.authenticator.asks_for_secret()
-            && self.authenticator.authenticate(&parts.headers, Peer::Refused(None)).await.is_ok();
+            && self
+                .authenticator
+                .authenticate(&parts.headers, Peer { address: None, user: PeerUser::Refused(None) })
+                .await
+                .is_ok();
         let is_operator = instance.is_some_and(|token| token.matches(offered));
-        if is_client || is_operator { Ok(()) } else { Err(NO_TOKEN) }
+        if is_client || is_operator { Ok(()) } else { Err(no_token()) }
     }
 
     /// The requested host, if it is one of those served here by name.
@@ -121,7 +126,7 @@ impl Guard {
         match more.is_none() && served(host) && target_served() {
             true => Ok(Some(host)),
             false if self.authenticator.asks_for_secret() => Ok(None),
-            false => Err(BAD_HOST),
+            false => Err(bad_host()),
         }
     }
 
@@ -140,7 +145,7 @@ impl Guard {
                     // A page of the same host that was just admitted by name.
                     || authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
             });
-        if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
+        if admitted { Ok(()) } else { Err(bad_origin()) }
     }
 }
 
@@ -177,6 +182,8 @@ mod tests {
     use super::super::authenticator;
     use super::*;
 
+    const ADMITTED: Peer = Peer { address: None, user: PeerUser::Admitted(Some(7)) };
+
     fn guard(listen: &str, hosts: &[&str], origins: &[&str], token: Option<&str>) -> Guard {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
         let settings = HttpSettings {
@@ -195,7 +202,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let admitted = guard.admit(&parts, Peer::Admitted).now_or_never().unwrap();
+        let admitted = guard.admit(&parts, ADMITTED).now_or_never().unwrap();
         admitted.map(|principal| principal.as_str().to_owned()).map_err(|refusal| refusal.status.as_u16())
     }
 
@@ -329,7 +336,7 @@ mod tests {
         check(&[("authorization", "Basic s3cret")], Err(401));
         check(&[("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")], Err(401));
         let open = guard("127.0.0.1:1", &[], &[], None);
-        assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local"));
+        assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local:7"));
     }
 
     /// WALL-6: the refusal names the user and the key; with a token no user is looked up.
@@ -339,12 +346,17 @@ mod tests {
         let (parts, ()) = request.header("authorization", "Bearer s3cret").body(()).unwrap().into_parts();
         let open = guard("127.0.0.1:1", &[], &[], None);
         for (user, named) in [(Some(4711), "user 4711"), (None, "cannot be determined")] {
-            let refusal = open.admit(&parts, Peer::Refused(user)).now_or_never().unwrap().unwrap_err();
+            let refusal = open
+                .admit(&parts, Peer { user: PeerUser::Refused(user), ..ADMITTED })
+                .now_or_never()
+                .unwrap()
+                .unwrap_err();
             assert_eq!(refusal.status, StatusCode::FORBIDDEN);
             assert!(refusal.reason.contains(named) && refusal.reason.contains("`http.local_users`"));
         }
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        assert_eq!(open.meet(nowhere, nowhere), Peer::Refused(None));
+        let unknown = Peer { address: Some([127, 0, 0, 1].into()), user: PeerUser::Refused(None) };
+        assert_eq!(open.meet(nowhere, nowhere), unknown);
         let by_token = guard("127.0.0.1:1", &[], &[], Some("s3cret"));
         let peer = by_token.meet(nowhere, nowhere);
         let admitted = by_token.admit(&parts, peer).now_or_never().unwrap();
