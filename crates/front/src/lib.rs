@@ -24,7 +24,7 @@ pub use fronts::{serve_control, serve_http};
 #[cfg(feature = "http")]
 pub use http::{
     API, Api, Authenticating, Authenticator, Body, ENDPOINT, HEALTH, LocalRule, LocalUser, Peer, PeerUser,
-    Refusal, Routes, Workers, authenticator, bearer_token, router, serve, serve_socket,
+    READINESS, Refusal, Routes, Workers, authenticator, bearer_token, router, serve, serve_socket,
 };
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
 #[cfg(feature = "http")]

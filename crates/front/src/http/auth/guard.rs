@@ -11,7 +11,7 @@ use bridgehead_gateway::Principal;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::{Authenticator, Peer, PeerUser, Refusal, bearer_token, no_token};
+use super::{Authenticator, Peer, PeerUser, Refusal, authenticator, bearer_token, no_token};
 use crate::Token;
 
 /// The rules of one endpoint.
@@ -19,6 +19,8 @@ pub(crate) struct Guard {
     listen: SocketAddr,
     /// Its text, the `Host` of nearly all requests: it needs no parsing.
     listen_text: String,
+    /// Whether no browser reaches the endpoint, so that neither `Host` nor `Origin` says anything.
+    unreachable: bool,
     any_host: bool,
     hosts: Vec<(String, Option<u16>)>,
     any_origin: bool,
@@ -45,6 +47,7 @@ impl Guard {
         Self {
             listen: settings.listen,
             listen_text: settings.listen.to_string(),
+            unreachable: false,
             any_host: settings.allowed_hosts.iter().any(|host| host == "*"),
             hosts: hosts.collect(),
             any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
@@ -53,9 +56,23 @@ impl Guard {
         }
     }
 
+    /// The rules of the control socket, which no browser and no other user can open: everybody there is the gateway's own
+    /// user, whatever the headers say.
+    pub(crate) fn of_control_socket() -> Self {
+        let any = || vec!["*".to_owned()];
+        let settings =
+            HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
+        Self { unreachable: true, ..Self::new(&settings, authenticator(&settings, None)) }
+    }
+
     /// Finds out who connects, once for all requests of the connection.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
         Peer { address: Some(peer.ip().to_canonical()), user: self.authenticator.meet(peer, ours) }
+    }
+
+    /// The authenticator of the endpoint.
+    pub(crate) fn authenticator(&self) -> &dyn Authenticator {
+        &*self.authenticator
     }
 
     /// Whether pages of other origins are admitted by name.
@@ -133,7 +150,8 @@ impl Guard {
     fn origin(&self, headers: &HeaderMap, host: Option<&str>) -> Result<(), Refusal> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let Some(value) = values.next() else { return Ok(()) };
-        if self.any_origin {
+        // Where no secret is required, `*` would let every page in a browser on this machine call.
+        if self.any_origin && (self.unreachable || self.authenticator.asks_for_secret()) {
             return Ok(());
         }
         let admitted = values.next().is_none()
@@ -179,7 +197,6 @@ mod tests {
     use bridgehead_config::Secret;
     use futures_util::FutureExt;
 
-    use super::super::authenticator;
     use super::*;
 
     const ADMITTED: Peer = Peer { address: None, user: PeerUser::Admitted(Some(7)) };
@@ -284,7 +301,16 @@ mod tests {
         check(remote, &[], "https://gate.example", true);
         check(remote, &["https://app.example"], "https://app.example", true);
         check(remote, &["https://app.example"], "https://app.example:1", false);
-        check(remote, &["*"], "null", true);
+        check(remote, &["*"], "null", false);
+        let with_token = guard(remote, &[], &["*"], Some("s3cret"));
+        let page = [("host", "gate.example"), ("origin", "null"), ("authorization", "Bearer s3cret")];
+        assert_eq!(
+            ask(&with_token, "/mcp", &page).as_deref(),
+            Ok("token"),
+            "`*` counts where a secret is asked for"
+        );
+        let control = Guard::of_control_socket();
+        assert!(ask(&control, "/mcp", &[("host", "anything"), ("origin", "null")]).is_ok());
     }
 
     /// AUD-5: operators always need a token, the instance's own or the endpoint's, and pass the same checks of `Host` and
