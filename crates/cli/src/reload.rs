@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{ServerName, Source};
 use bridgehead::{Config, Exposed, Gateway, Mode, check_endpoint};
 use bridgehead_gateway::{Reload, ReloadReport};
@@ -35,6 +36,8 @@ pub(crate) struct Reloading {
     pub(crate) text: Option<Vec<u8>>,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
+    /// Decides who may call what; `None` for a configuration that cannot say so.
+    pub(crate) access: Option<Access>,
 }
 
 /// What asks for a reload.
@@ -95,6 +98,10 @@ impl Reloading {
                 warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
                 Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
             }
+            Ok(config) if let Some(message) = self.change_access(&config) => {
+                warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
+                Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
+            }
             Ok(config) => {
                 let needs_restart = needs_restart(&self.config, &config);
                 for setting in &needs_restart {
@@ -103,6 +110,9 @@ impl Reloading {
                 let report = self.gateway.reload(config.servers.clone()).await;
                 // Settings that need a restart stay different until they are applied or reverted.
                 self.config.servers.clone_from(&config.servers);
+                self.config.policy.clone_from(&config.policy);
+                self.config.limits.clone_from(&config.limits);
+                self.config.auth.keys.clone_from(&config.auth.keys);
                 // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
@@ -121,6 +131,12 @@ impl Reloading {
 }
 
 impl Reloading {
+    /// Applies rules, limits and keys; returns why they cannot be used.
+    fn change_access(&self, config: &Config) -> Option<String> {
+        let access = self.access.as_ref()?;
+        access.apply(AccessSettings::configured(config), &self.gateway).err().map(|error| error.to_string())
+    }
+
     /// A confined server of `config` that could call this gateway.
     fn exposed(&self, config: &Config) -> Option<Exposed> {
         let served = self.http && self.config.gateway.mode != Mode::Minimal;
@@ -220,6 +236,19 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         keep_alive = "http.keep_alive_ms",
         poll_after = "http.poll_after_ms",
     );
+    settings!(auth:
+        public_url = "auth.public_url",
+        local = "auth.local",
+        issuers = "auth.issuers",
+        keys_file = "auth.keys_file",
+        proxy = "auth.proxy",
+        operators = "auth.operators",
+        operators_read = "auth.operators_read",
+        step_up = "auth.step_up",
+        legacy_discovery = "auth.legacy_discovery",
+    );
+    compare("http.listeners", &before.http.listeners, &after.http.listeners);
+    compare("limits.views_mb", &before.gateway.views_bytes, &after.gateway.views_bytes);
     compare("audit", &before.audit, &after.audit);
     different
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
+use bridgehead::audit::Archive;
 use bridgehead::config::{Launch, Source, TokenSource};
-use bridgehead::{Config, Control, HttpSettings, Server, Transport};
+use bridgehead::{Config, Control, HttpSettings, Server, SystemClock, Transport};
 use bridgehead_front::ENDPOINT;
 use bridgehead_wire::Redactor;
 use clap::Args;
@@ -110,6 +113,16 @@ async fn serve_until_end(
     if let Some(record) = &record {
         options = options.audit(record.sink.clone()).also_recorded(config.audit.methods.clone());
     }
+    let access = match access(&config, world, record.is_some()) {
+        Ok(access) => access,
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            return Exit::Configuration;
+        }
+    };
+    if let Some(access) = &access {
+        options = options.access(access.clone());
+    }
     if serve.stdio {
         options = options.transport(Transport::Stdio);
     }
@@ -153,6 +166,7 @@ async fn serve_until_end(
         config: written,
         text,
         http,
+        access,
     };
     let exit = tokio::select! {
         ended = running.wait() => Exit::from(&ended),
@@ -162,6 +176,18 @@ async fn serve_until_end(
         record.sink.close();
     }
     exit
+}
+
+/// Who may call, what each may use and how much. Only our own format can say so.
+fn access(config: &Config, world: &World, recorded: bool) -> Result<Option<Access>, AccessError> {
+    let Source::Toml(path) = &config.source else { return Ok(None) };
+    let configuration = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let folder = audit::folder(&config.audit, world).filter(|_| recorded);
+    let record = folder.map(|folder| BudgetRecord {
+        archive: Archive::in_folder(folder),
+        configuration: configuration.display().to_string(),
+    });
+    Access::new(AccessSettings::configured(config), Arc::new(SystemClock::default()), record).map(Some)
 }
 
 /// The absolute path of the configuration file.
