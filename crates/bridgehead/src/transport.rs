@@ -7,9 +7,9 @@ use std::pin::Pin;
 use bridgehead_config::HttpSettings;
 #[cfg(feature = "http")]
 use bridgehead_config::TokenSource;
-use bridgehead_front::{LineOptions, serve_client};
 #[cfg(feature = "http")]
 use bridgehead_front::{Authenticator, Token, authenticator, check_reachable, resolve_token, serve_http};
+use bridgehead_front::{LineOptions, serve_client};
 use bridgehead_gateway::{ClientTransport, Gateway, Principal};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 #[cfg(feature = "http")]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use self::store::{folder, open};
+pub(crate) use self::store::open;
 use super::exit::Exit;
 use super::world::World;
 use super::{Chosen, output};
