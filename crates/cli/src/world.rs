@@ -88,6 +88,17 @@ impl World {
         self.read_configuration(explicit, &self.environment.clone().without_secrets())
     }
 
+    /// The configuration for verbs that make and revoke keys: its secrets are left out, and its rules may name keys that do not
+    /// exist. Also shows errors and warnings.
+    pub(crate) fn for_keys(&self, explicit: Option<&Path>, as_json: bool) -> Result<Config, Exit> {
+        let environment = self.environment.clone().without_secrets().making_keys();
+        let config = self
+            .read_configuration(explicit, &environment)
+            .map_err(|error| output::configuration_error(&error, as_json))?;
+        output::show(&config.warnings);
+        Ok(config)
+    }
+
     /// Reads the file of `config`, which was read without its secrets, again with them.
     pub(crate) fn with_secrets(
         &self,

@@ -103,7 +103,8 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             }
         }
     }
-    let known = Known::new(&auth, root.table("servers").iter().map(|entry| entry.key.as_str()));
+    let names = root.table("servers").iter().map(|entry| entry.key.as_str());
+    let known = Known::new(&auth, names, world.environment);
     let policy = rules::policy(&root, &known, findings);
     let limits = rules::limits(&bounds, audit.store, &known, findings);
     if root.mentions("policy") || bounds.mentions("rules") {

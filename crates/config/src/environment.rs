@@ -66,6 +66,7 @@ pub struct Environment {
     /// [`MCP_TIMEOUT`]
     pub mcp_timeout: Option<Duration>,
     pub(crate) secrets: SecretSource,
+    pub(crate) makes_keys: bool,
     variables: BTreeMap<String, String>,
 }
 
@@ -124,6 +125,12 @@ impl Environment {
     #[must_use]
     pub fn without_secrets(self) -> Self {
         Self { secrets: SecretSource::Nothing, ..self }
+    }
+
+    /// Lets rules name keys, and groups of keys, that do not exist: for the command that makes them.
+    #[must_use]
+    pub fn making_keys(self) -> Self {
+        Self { makes_keys: true, ..self }
     }
 
     /// A variable by name, inside or outside of the namespace.

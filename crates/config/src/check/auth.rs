@@ -57,7 +57,7 @@ pub(super) fn read(
         let help = "name one under `[auth.issuers.NAME]`, or remove the key";
         findings.mistake(findings.diagnostic(message, &entry.key_span).help(help));
     }
-    let known = Known::new(&auth, [].into_iter());
+    let known = Known::new(&auth, [].into_iter(), world.environment);
     let operators = rules::everybody("operators", section.list("operators"), &known, findings);
     let readers = rules::everybody("operators_read", section.list("operators_read"), &known, findings);
     (auth.operators, auth.operators_read) = (operators, readers);
