@@ -1,9 +1,10 @@
 //! A call that the gateway failed: a stable code, a message, and what the client sees of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_wire::{Code, Fault, Raw, Redactor, RpcError};
+use bridgehead_wire::{Code, Failure, Fault, Quota, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
 
 /// Why the gateway refused or failed a call; a limiter refuses with it too.
@@ -21,6 +22,10 @@ pub struct GatewayError {
     pub details: Option<Value>,
     /// The server at fault, if no route names it.
     pub server: Option<Arc<str>>,
+    /// When the same call may succeed, if a limit refused it.
+    pub retry_after: Option<Duration>,
+    /// The limit that refused it, where it has a number for clients.
+    pub quota: Option<Quota>,
 }
 
 impl GatewayError {
@@ -28,7 +33,15 @@ impl GatewayError {
     /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
-        Self { code, message, may_have_run: false, details: None, server: None }
+        Self {
+            code,
+            message,
+            may_have_run: false,
+            details: None,
+            server: None,
+            retry_after: None,
+            quota: None,
+        }
     }
 
     /// Marks a failure after the call was sent.
@@ -48,6 +61,18 @@ impl GatewayError {
     pub fn with_details(self, details: &Value) -> Self {
         let details = Redactor::default().raw(&Raw::encode(details)).decode().ok();
         Self { details, ..self }
+    }
+
+    /// Says when the same call may succeed.
+    #[must_use]
+    pub fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
+    }
+
+    /// Names the limit that refused the call.
+    #[must_use]
+    pub fn over(self, quota: Quota) -> Self {
+        Self { quota: Some(quota), ..self }
     }
 
     /// Whose fault it is.
@@ -98,7 +123,11 @@ impl GatewayError {
         if let Some(details) = &self.details {
             data["details"] = details.clone();
         }
-        RpcError::with_data(rpc_code, &self.message, &data)
+        if let Some(wait) = self.retry_after {
+            data["retryAfterMs"] = json!(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        }
+        let Self { code, retry_after, quota, .. } = *self;
+        RpcError::with_data(rpc_code, &self.message, &data).of_failure(Failure { code, retry_after, quota })
     }
 }
 
@@ -121,5 +150,17 @@ mod tests {
                 "hint": "`bridgehead explain PROVIDER_CRASHED` tells cause and cure",
             }})
         );
+    }
+    /// ACC-5: an error of a limit says when to try again, in its body and beside it.
+    #[test]
+    fn an_error_says_when_to_try_again() {
+        let wait = Duration::from_millis(1500);
+        let error = GatewayError::new(Code::RateLimited, "too many").retry_after(wait);
+        let rpc = error.to_rpc(-32603, None, ("tool", "say"), CorrelationId::mint());
+        let body: Value = rpc.body().decode().unwrap();
+        assert_eq!((&body["code"], &body["data"]["code"]), (&json!(-32603), &json!("RATE_LIMITED")));
+        assert_eq!((&body["data"]["retryAfterMs"], &body["data"]["retryable"]), (&json!(1500), &json!(true)));
+        let failure = rpc.failure().unwrap();
+        assert_eq!((failure.code, failure.retry_after), (Code::RateLimited, Some(wait)));
     }
 }

@@ -15,13 +15,14 @@ mod relay;
 mod surface;
 
 pub use access::{
-    Action, Allowance, Authorizer, Decision, Limited, Limiter, Principal, PrincipalKind, Thing, Validity,
+    Account, Action, Allowance, Authorizer, Charge, Decision, Limited, Limiter, Principal, PrincipalKind,
+    Thing, Validity,
 };
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
     Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,
 };
-pub use bridgehead_wire::{Code, Fault, Level, Shape};
+pub use bridgehead_wire::{Code, Fault, Level, Quota, Shape};
 pub use caller::{Caller, ClientRequest, ClientTransport, ProgressSink};
 pub use catalog::native::{
     AskError, Elicitation, NativePrompt, NativeResource, NativeTool, Need, PromptMessage, RegisterError,

@@ -239,10 +239,8 @@ pub(crate) async fn batch<B: Backend>(
             Err(malformed) => {
                 let mut out = BytesMut::new();
                 malformed_response(&mut out, &malformed);
-                answers.push(Err(Answer {
-                    status: StatusCode::OK,
-                    body: Raw::parse(out.freeze()).map(Spliced::from).unwrap_or_default(),
-                }));
+                let body = Raw::parse(out.freeze()).map(Spliced::from).unwrap_or_default();
+                answers.push(Err(Answer::whole(body)));
             }
         }
     }

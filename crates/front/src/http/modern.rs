@@ -9,6 +9,7 @@ use tracing::debug;
 
 use super::Front;
 use super::headers::{self, Version};
+use super::quota;
 use super::reply::{self, Answer, Reply};
 use super::running::{OnDisconnect, Running};
 use super::sse;
@@ -111,9 +112,12 @@ fn encode(id: &Id, request: &ClientRequest, outcome: &Result<Spliced, RpcError>,
         Ok(_) => StatusCode::OK,
         // Refused for its form, not for what it asks. Only a failed request is checked again, and hardly any fails.
         Err(_) if request.params.ambiguous(request.method.params()).is_some() => StatusCode::BAD_REQUEST,
+        Err(error) if quota::refused(error).is_some() => StatusCode::TOO_MANY_REQUESTS,
         Err(error) => status(error.code(), served),
     };
-    Answer { status, ..Answer::new(id, outcome.as_ref()) }
+    let refused = outcome.as_ref().err().and_then(quota::refused);
+    let headers = refused.map(quota::headers).unwrap_or_default();
+    Answer { status, headers, ..Answer::new(id, outcome.as_ref()) }
 }
 
 /// The status of an error that the gateway answered: only errors about the protocol itself show in it. If
