@@ -84,7 +84,7 @@ pub use bridgehead_events as events;
 pub use bridgehead_gateway::{
     Account, Action, Allowance, AskError, Authorizer, CancelReason, Charge, Decision, Elicitation, Followed,
     Follower, Gateway, GatewayError, Level, Limited, Limiter, LineSink, LineSource, LogLine, NativePrompt,
-    NativeResource, NativeTool, Need, OfferedTool, Principal, PrincipalKind, PromptMessage, Quota,
+    NativeResource, NativeTool, Need, OfferedTool, OverLimit, Principal, PrincipalKind, PromptMessage, Quota,
     RegisterError, Registry, ReloadReport, ResourceContents, Role, Root, ServerState, ServerStatus, Session,
     Thing, ToolContext, ToolFailure,
 };

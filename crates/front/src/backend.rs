@@ -30,6 +30,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// The feed of a legacy session: the notifications that it gets unprompted. A session always has the same feed.
     fn feed(&self, session: &Session) -> Feed;
 
+    /// Whether it takes requests.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Is told that a client or an operator was refused before the body of the request was read.
     fn turned_away(&self, _status: u16, _reason: &str, _operator: bool) {}
 
@@ -63,6 +68,10 @@ impl Backend for Gateway {
 
     fn feed(&self, session: &Session) -> Feed {
         Self::feed(self, session)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_started()
     }
 
     fn turned_away(&self, status: u16, reason: &str, operator: bool) {

@@ -22,9 +22,17 @@ pub struct GatewayError {
     pub details: Option<Value>,
     /// The server at fault, if no route names it.
     pub server: Option<Arc<str>>,
-    /// When the same call may succeed, if a limit refused it.
-    pub retry_after: Option<Duration>,
-    /// The limit that refused it, where it has a number for clients.
+    /// What the client learns of the limit that refused it. Boxed, because hardly any error has it.
+    pub limit: Option<Box<OverLimit>>,
+}
+
+/// What a client learns of a limit that refused its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OverLimit {
+    /// When the same call may succeed.
+    pub retry_after: Duration,
+    /// The limit, if it is one of an amount per time.
     pub quota: Option<Quota>,
 }
 
@@ -33,15 +41,7 @@ impl GatewayError {
     /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
-        Self {
-            code,
-            message,
-            may_have_run: false,
-            details: None,
-            server: None,
-            retry_after: None,
-            quota: None,
-        }
+        Self { code, message, may_have_run: false, details: None, server: None, limit: None }
     }
 
     /// Marks a failure after the call was sent.
@@ -63,16 +63,15 @@ impl GatewayError {
         Self { details, ..self }
     }
 
-    /// Says when the same call may succeed.
+    /// Says when the same call may succeed, and which limit of an amount per time refused it.
     #[must_use]
-    pub fn retry_after(self, wait: Duration) -> Self {
-        Self { retry_after: Some(wait), ..self }
+    pub fn over_limit(self, retry_after: Duration, quota: Option<Quota>) -> Self {
+        Self { limit: Some(Box::new(OverLimit { retry_after, quota })), ..self }
     }
 
-    /// Names the limit that refused the call.
-    #[must_use]
-    pub fn over(self, quota: Quota) -> Self {
-        Self { quota: Some(quota), ..self }
+    /// When the same call may succeed, if a limit refused it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.limit.as_ref().map(|limit| limit.retry_after)
     }
 
     /// Whose fault it is.
@@ -123,11 +122,13 @@ impl GatewayError {
         if let Some(details) = &self.details {
             data["details"] = details.clone();
         }
-        if let Some(wait) = self.retry_after {
+        let retry_after = self.retry_after();
+        if let Some(wait) = retry_after {
             data["retryAfterMs"] = json!(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         }
-        let Self { code, retry_after, quota, .. } = *self;
-        RpcError::with_data(rpc_code, &self.message, &data).of_failure(Failure { code, retry_after, quota })
+        let quota = self.limit.as_ref().and_then(|limit| limit.quota);
+        let failure = Failure { code: self.code, retry_after, quota };
+        RpcError::with_data(rpc_code, &self.message, &data).of_failure(failure)
     }
 }
 
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn an_error_says_when_to_try_again() {
         let wait = Duration::from_millis(1500);
-        let error = GatewayError::new(Code::RateLimited, "too many").retry_after(wait);
+        let error = GatewayError::new(Code::RateLimited, "too many").over_limit(wait, None);
         let rpc = error.to_rpc(-32603, None, ("tool", "say"), CorrelationId::mint());
         let body: Value = rpc.body().decode().unwrap();
         assert_eq!((&body["code"], &body["data"]["code"]), (&json!(-32603), &json!("RATE_LIMITED")));

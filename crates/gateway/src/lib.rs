@@ -31,7 +31,7 @@ pub use catalog::native::{
 pub use catalog::offers::may_offer;
 pub use catalog::similar::similar;
 pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
-pub use error::GatewayError;
+pub use error::{GatewayError, OverLimit};
 pub use feeds::{Feed, Feeds};
 pub use gateway::{Gateway, OfferedTool, Options};
 pub use life::session::Session;

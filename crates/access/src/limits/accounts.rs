@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 use super::Book;
 use super::gcra::Cell;
 use super::ledger::{self, BudgetKey};
-use super::who::means;
 
 /// How many parts the table has, each with its own lock.
 const SHARDS: usize = 16;
@@ -104,7 +103,7 @@ impl Shard {
         let known = self.known.entry(principal.shared()).or_default();
         let mut rules = Vec::new();
         for (number, rule) in book.rules.rules.iter().enumerate() {
-            if !rule.who.iter().any(|who| means(who, principal)) {
+            if !rule.who.iter().any(|who| principal.is(who)) {
                 continue;
             }
             let before = known.counted.iter().find(|(other, _)| *other == number);
@@ -129,8 +128,8 @@ impl Shard {
         account
     }
 
-    /// Forgets idle principals, if there are twice as many as were left last time. If the table is full of active ones, one
-    /// of them is forgotten.
+    /// Forgets idle principals, if there are twice as many as were left last time. If the table is full of active ones, some
+    /// of those are forgotten too.
     fn sweep(&mut self, now: Duration) {
         if self.known.len() < self.sweep_at.clamp(FEW, MOST) {
             return;
@@ -138,8 +137,12 @@ impl Shard {
         self.known.retain(|_, known| !known.is_idle(now));
         self.sweep_at = self.known.len() * 2;
         if self.known.len() >= MOST {
-            let unused = self.known.iter().find(|(_, known)| known.is_unused()).map(|(id, _)| Arc::clone(id));
-            let _ = unused.and_then(|id| self.known.remove(&id));
+            let mut left = MOST / 8;
+            self.known.retain(|_, known| {
+                let forgotten = left > 0 && known.is_unused();
+                left -= usize::from(forgotten);
+                !forgotten
+            });
         }
     }
 }

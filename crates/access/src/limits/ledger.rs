@@ -197,9 +197,9 @@ impl Today {
         (self.day, self.read, self.file) = (day, 0, None);
         self.spent.clear();
         if let Some(Place { folder, name, .. }) = place {
-            // Yesterday's is kept, in case the clock steps back.
-            let keep = [written(day), written(day - 1)];
-            remove_ledgers(folder, name, |day| !keep.iter().any(|kept| kept == day));
+            // Yesterday's is kept, in case the clock steps back. Days sort as text.
+            let yesterday = written(day - 1);
+            remove_ledgers(folder, name, |day| day < yesterday.as_str());
             match open(&ledger(folder, name, day)) {
                 Ok(file) => self.file = Some(file),
                 Err(error) => self.alone(&error),

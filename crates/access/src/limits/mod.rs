@@ -17,7 +17,6 @@ mod recount;
 mod rules;
 #[cfg(test)]
 mod tests;
-mod who;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -288,7 +287,7 @@ fn too_fast(principal: &Principal, rule: &Rule, rate: Rate, wait: Duration) -> G
         left: 0,
         more_after: wait,
     };
-    GatewayError::new(Code::RateLimited, message).retry_after(milliseconds(wait)).over(quota)
+    GatewayError::new(Code::RateLimited, message).over_limit(milliseconds(wait), Some(quota))
 }
 
 fn too_many(principal: &Principal, rule: &Rule, most: u32) -> GatewayError {
@@ -297,7 +296,7 @@ fn too_many(principal: &Principal, rule: &Rule, most: u32) -> GatewayError {
          has ended",
         rule.line
     );
-    GatewayError::new(Code::RateLimited, message).retry_after(RUNNING_WAIT)
+    GatewayError::new(Code::RateLimited, message).over_limit(RUNNING_WAIT, None)
 }
 
 fn spent_up(
@@ -313,7 +312,7 @@ fn spent_up(
     let left = per_day.saturating_sub(spent);
     let window = Duration::from_secs(DAY.unsigned_abs());
     let quota = Quota { name: "budget", count: per_day, window, left, more_after: wait };
-    GatewayError::new(Code::BudgetExhausted, message).retry_after(wait).over(quota)
+    GatewayError::new(Code::BudgetExhausted, message).over_limit(wait, Some(quota))
 }
 
 /// Rounded up to whole milliseconds, so that a client that waits this long is not refused again.

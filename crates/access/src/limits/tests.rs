@@ -98,8 +98,8 @@ fn a_rate_admits_a_burst_and_recovers() {
     }
     world.clock.advance(Duration::from_micros(400_500));
     let refused = world.refused("ci", "say", Code::RateLimited);
-    assert_eq!(refused.retry_after, Some(Duration::from_millis(600)), "rounded up");
-    let quota = refused.quota.unwrap();
+    assert_eq!(refused.retry_after(), Some(Duration::from_millis(600)), "rounded up");
+    let quota = refused.limit.as_ref().unwrap().quota.unwrap();
     assert_eq!((quota.name, quota.count, quota.window), ("rate", 60, Duration::from_secs(60)));
     assert_eq!((quota.left, quota.more_after), (0, Duration::from_micros(599_500)));
     assert!(refused.message.contains("`key:ci`") && refused.message.contains("60 in 60 s"), "{refused}");
@@ -125,7 +125,8 @@ fn running_requests_are_bounded() {
     let mut first = world.call("ci", "say").unwrap();
     let _second = world.ask("ci", &Method::PromptsGet).unwrap();
     let refused = world.refused("ci", "say", Code::RateLimited);
-    assert_eq!((refused.retry_after, refused.quota), (Some(Duration::from_secs(1)), None));
+    let limit = refused.limit.as_ref().unwrap();
+    assert_eq!((limit.retry_after, limit.quota), (Duration::from_secs(1), None));
     assert!(refused.message.contains("2 at once"), "{refused}");
     let _listening = [world.ask("ci", &Method::Listen).unwrap(), world.ask("ci", &Method::Listen).unwrap()];
     let _other = world.call("other", "say").unwrap();
@@ -224,16 +225,15 @@ fn ten_thousand_principals() {
     let accounts = || world.limits.current.load().accounts.count();
     assert_eq!(accounts(), 10_000, "none is forgotten while its rate recovers");
     world.clock.advance(Duration::from_secs(60));
-    for number in 0..30_000 {
-        world.ran(&format!("later-{}", number % 300), "say");
+    for number in 0..20_000 {
+        world.ran(&format!("later-{number}"), "say");
         world.clock.advance(Duration::from_secs(1));
-        drop(world.call(&format!("once-{number}"), "say"));
     }
     assert!(accounts() < 4_000, "{}", accounts());
-    for number in 0..100_000 {
+    for number in 0..70_000 {
         world.ran(&format!("many-{number}"), "say");
     }
-    assert!(accounts() <= 65_536, "{}", accounts());
+    assert!((57_000..=65_536).contains(&accounts()), "{}", accounts());
 }
 
 /// ACC-5: a principal is not forgotten while a request of it runs.
@@ -265,8 +265,8 @@ fn a_budget_is_spent_and_renewed() {
     let charge = big.charge().unwrap().clone();
     assert_eq!((charge.cost, charge.day), (5, 20_513));
     let refused = world.refused("ci", "big", Code::BudgetExhausted);
-    assert_eq!(refused.retry_after, Some(Duration::from_secs(2 * 3600)));
-    let quota = refused.quota.unwrap();
+    assert_eq!(refused.retry_after(), Some(Duration::from_secs(2 * 3600)));
+    let quota = refused.limit.as_ref().unwrap().quota.unwrap();
     assert_eq!((quota.name, quota.count, quota.left), ("budget", 7, 2));
     assert_eq!((quota.window.as_secs(), quota.more_after.as_secs()), (86_400, 7200));
     assert!(refused.message.contains("spent 5 of its budget of 7"), "{refused}");
@@ -457,41 +457,4 @@ fn rules_are_replaced() {
     world.ran("ci", "say");
     world.refused("ci", "say", Code::RateLimited);
     assert_eq!(format!("{:?}", world.limits), "Limits { rules: 1, .. }");
-}
-
-/// ACC-5: whom the words of a rule mean.
-#[test]
-fn whom_a_word_means() {
-    let own = rustix::process::geteuid().as_raw();
-    let subject = |subject: &str| Who::Subject { issuer: "corp".to_owned(), subject: subject.to_owned() };
-    let all = [
-        Who::Everyone,
-        Who::Local,
-        Who::LocalUser(own),
-        Who::LocalUser(own + 1),
-        Who::Token,
-        Who::Key("ci".to_owned()),
-        Who::Group("build".to_owned()),
-        subject("ada"),
-        subject("*"),
-        Who::Proxy("ada".to_owned()),
-    ];
-    let check = |id: &str, kind, expected: &[&str]| {
-        let principal = Principal::new(id, kind);
-        let meant: Vec<_> =
-            all.iter().filter(|who| who::means(who, &principal)).map(ToString::to_string).collect();
-        assert_eq!(meant, [&["*"], expected].concat(), "{id}");
-    };
-    let (me, other) = (format!("local:{own}"), format!("local:{}", own + 1));
-    check("local", PrincipalKind::Local, &["local", &me]);
-    check(&me, PrincipalKind::Local, &["local", &me]);
-    check(&other, PrincipalKind::Local, &[&other]);
-    check("token", PrincipalKind::Token, &["token"]);
-    check("key:ci", PrincipalKind::Key, &["key:ci"]);
-    check("key:ci", PrincipalKind::Proxy, &[]);
-    check("corp/ada", PrincipalKind::Issuer, &["corp/ada", "corp/*"]);
-    check("corp/bob", PrincipalKind::Issuer, &["corp/*"]);
-    check("corp/ada", PrincipalKind::Proxy, &[]);
-    check("proxy:ada", PrincipalKind::Proxy, &["proxy:ada"]);
-    check("ada", PrincipalKind::Proxy, &[]);
 }

@@ -139,11 +139,11 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Settled(Mutex<Vec<(Option<Vec<u64>>, Option<u64>)>>);
+    struct Settled(Mutex<Vec<(Vec<u64>, Option<u64>)>>);
 
     impl Account for Settled {
         fn settle(&self, marks: Option<&[u64]>, refund: Option<&Charge>) {
-            self.0.lock().push((marks.map(<[u64]>::to_vec), refund.map(|charge| charge.cost)));
+            self.0.lock().push((marks.unwrap().to_vec(), refund.map(|charge| charge.cost)));
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
             assert_eq!(allowance.charge().map(|charge| charge.cost), Some(3));
             assert_eq!(*account.0.lock(), []);
             drop(allowance);
-            assert_eq!(*account.0.lock(), [(Some(vec![5]), refund)]);
+            assert_eq!(*account.0.lock(), [(vec![5], refund)]);
         }
         check(&[], Some(3));
         check(&[true], None);

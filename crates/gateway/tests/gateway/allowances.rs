@@ -71,13 +71,13 @@ async fn a_request_takes_from_what_its_principal_may_do() {
     fixture.ask(legacy, "tools/list", json!({})).await.unwrap();
     let seen = limiter.seen.lock().clone();
     let expected = [
-        "local tools/call m hang hang",
-        "local tools/call m say say",
-        "local tools/call m say say",
-        "local prompts/get m plan plan",
-        "local tools/list -  -",
+        "tools/call m hang hang",
+        "tools/call m say say",
+        "tools/call m say say",
+        "prompts/get m plan plan",
+        "tools/list -  -",
     ];
-    assert_eq!(seen, expected);
+    assert_eq!(seen, expected.map(|request| format!("{} {request}", Principal::local())));
     let validated: Vec<bool> =
         fixture.recorder.enters().iter().map(bridgehead_call::Enter::validated).collect();
     assert_eq!(validated, [true, false, true, true]);

@@ -121,7 +121,7 @@ impl ToolError {
 
     /// When the same call may succeed, if a limit refused it.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.0.error.retry_after
+        self.0.error.retry_after()
     }
 
     /// The server that was called; `None` for a Rust tool and for a name that no server offers.
