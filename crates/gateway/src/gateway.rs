@@ -363,7 +363,8 @@ impl Gateway {
         let state = request.params.get("requestState").and_then(|state| state.to_text());
         if let Some(state) = state.filter(|state| Seal::is_marked(state)) {
             let responses = request.params.get("inputResponses");
-            let resumed = parks.resume(&state, &subject(), responses, way.clone(), &gate.server_info).await;
+            let whose = (&caller.principal, &subject());
+            let resumed = parks.resume(&state, whose, responses, way.clone(), &gate.server_info).await;
             if let Some(outcome) = resumed {
                 return outcome;
             }
@@ -372,7 +373,7 @@ impl Gateway {
             return self.answer_here(caller, request, progress).await;
         }
         let correlation = request.correlation();
-        let park = Arc::new(Park::new(abilities, correlation, way));
+        let park = Arc::new(Park::new(abilities, correlation, &caller.principal, way));
         let caller_here =
             Caller { questioner: Some(Questioner::parked(Arc::clone(&park))), ..caller.clone() };
         let mut ask_here = request.clone();
