@@ -14,6 +14,7 @@ mod common;
 mod doctor;
 mod door;
 mod example;
+mod keys;
 mod leaks;
 mod memory;
 mod operations;
