@@ -18,7 +18,8 @@ fn step(number: u32) -> String {
     let text = block.split("```").next().unwrap();
     let (before, _) = text.split_once("command = ").unwrap();
     let mock = Mock::modern().tool("read_file", Behaviour::Echo).tool("write_file", Behaviour::Echo);
-    let env: Vec<String> = mock.env().iter().map(|(name, value)| format!("{name} = {}", json!(value))).collect();
+    let env: Vec<String> =
+        mock.env().iter().map(|(name, value)| format!("{name} = {}", json!(value))).collect();
     format!("{before}command = {}\nenv = {{ {} }}\n", json!(mock.command().0), env.join(", "))
 }
 
@@ -78,7 +79,10 @@ async fn step_1_one_token() {
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let token = std::fs::read_to_string(file).unwrap();
     assert_eq!(ask(address, "tools/list", json!({}), None).await.status, 401);
-    assert_eq!(call(address, "read_file", token.trim()).await["result"]["structuredContent"], json!({"text": "x"}));
+    assert_eq!(
+        call(address, "read_file", token.trim()).await["result"]["structuredContent"],
+        json!({"text": "x"})
+    );
     stop(gateway).await;
     let rows = record(&place).await;
     assert!(rows.iter().any(|row| row["principal"] == "token" && row["tool"] == "read_file"), "{rows:#?}");
