@@ -15,12 +15,12 @@ use std::path::PathBuf;
 use bridgehead_config::{HttpSettings, ListenAddress, Listener, ListenerAuth};
 use tokio::net::{TcpListener, UnixListener};
 
-pub use self::tls::TlsError;
-pub(crate) use self::tls::{HANDSHAKE_WITHIN, Tls};
 use self::socket_file::SocketFile;
-use super::auth::{Authenticator, LocalUser};
+pub use self::tls::TlsError;
+pub(crate) use self::tls::{Handshake, Tls};
 use super::ENDPOINT;
-use crate::Token;
+use super::auth::{Authenticator, LocalUser};
+use crate::token::{Token, TokenError, check_reachable};
 
 /// Makes the authenticator of a listener, from what the listener itself says about credentials.
 pub type MakeAuthenticator<'a> =
@@ -106,14 +106,17 @@ pub enum BindError {
         /// What is wrong, with the cure.
         error: io::Error,
     },
-    /// Others can reach the address, and nobody is asked for a secret there.
+    /// Others can reach `http.listen`, and nobody is asked for a secret there.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Others can reach another listener, and nobody is asked for a secret there.
     #[error(
-        "{place} is {listen}, which other machines can reach, so clients must show who they are: configure a key, an issuer or \
+        "`http.listeners.{name}.listen` is {listen}, which other machines can reach, so clients must show who they are: configure a key, an issuer or \
          `http.token_file`, or listen on 127.0.0.1"
     )]
     Open {
-        /// The setting.
-        place: String,
+        /// The listener.
+        name: String,
         /// The address.
         listen: SocketAddr,
     },
@@ -153,58 +156,40 @@ pub async fn bind(
     settings: &HttpSettings,
     authenticator: &MakeAuthenticator<'_>,
 ) -> Result<Listeners, BindError> {
-    let mut bound = vec![Bound {
-        authenticator: admitting("`http.listen`", settings.listen, authenticator(None))?,
-        socket: tcp(settings.listen).await?,
-        tls: None,
-    }];
+    let made = authenticator(None).map_err(BindError::SignIn)?;
+    check_reachable(settings.listen, made.asks_for_secret())?;
+    let mut bound = vec![Bound { authenticator: made, socket: tcp(settings.listen).await?, tls: None }];
     for listener in &settings.listeners {
-        bound.push(one(listener, settings, authenticator).await?);
+        bound.push(one(listener, authenticator).await?);
     }
     Ok(Listeners(bound))
 }
 
-async fn one(
-    listener: &Listener,
-    settings: &HttpSettings,
-    authenticator: &MakeAuthenticator<'_>,
-) -> Result<Bound, BindError> {
+async fn one(listener: &Listener, authenticator: &MakeAuthenticator<'_>) -> Result<Bound, BindError> {
     let name = &listener.name;
-    let authenticator = authenticator(listener.auth);
-    let (authenticator, socket) = match &listener.listen {
-        ListenAddress::Tcp(address) => {
-            let place = format!("`http.listeners.{name}.listen`");
-            (admitting(&place, *address, authenticator)?, tcp(*address).await?)
+    let authenticator = authenticator(listener.auth).map_err(BindError::SignIn)?;
+    let socket = match &listener.listen {
+        ListenAddress::Tcp(listen) => {
+            if check_reachable(*listen, authenticator.asks_for_secret()).is_err() {
+                return Err(BindError::Open { name: name.clone(), listen: *listen });
+            }
+            tcp(*listen).await?
         }
         ListenAddress::Unix(path) => {
             let failed = |error| BindError::Socket { name: name.clone(), path: path.clone(), error };
             let (socket, file) = SocketFile::create(path).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
-            let socket = UnixListener::from_std(socket).map_err(failed)?;
-            (authenticator.map_err(BindError::SignIn)?, Socket::Unix(socket, file))
+            Socket::Unix(UnixListener::from_std(socket).map_err(failed)?, file)
         }
     };
     let tls = match &listener.tls {
         Some(files) => {
             let failed = |error| BindError::Tls { name: name.clone(), error };
-            Some(Tls::load(files.clone(), settings.allow_group_read).await.map_err(failed)?)
+            Some(Tls::load(files.clone(), false).await.map_err(failed)?)
         }
         None => None,
     };
     Ok(Bound { socket, tls, authenticator })
-}
-
-/// The authenticator of an address, if it is strict enough for that.
-fn admitting(
-    place: &str,
-    listen: SocketAddr,
-    authenticator: io::Result<Box<dyn Authenticator>>,
-) -> Result<Box<dyn Authenticator>, BindError> {
-    let authenticator = authenticator.map_err(BindError::SignIn)?;
-    match listen.ip().to_canonical().is_loopback() || authenticator.asks_for_secret() {
-        true => Ok(authenticator),
-        false => Err(BindError::Open { place: place.to_owned(), listen }),
-    }
 }
 
 async fn tcp(address: SocketAddr) -> Result<Socket, BindError> {
@@ -222,6 +207,11 @@ impl Listeners {
 }
 
 impl Bound {
+    /// Its address, if it has one.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.reached().address()
+    }
+
     fn reached(&self) -> Reached {
         match &self.socket {
             Socket::Tcp(_, address) => Reached::Tcp { address: *address, tls: self.tls.is_some() },
@@ -277,7 +267,8 @@ mod tests {
             assert!(refused.contains("`http.listeners.extra.listen` is 0.0.0.0:0"), "{refused}");
             assert_eq!(bound(&beside, token()).await.is_ok(), auth.is_none(), "open stays open");
         }
-        let required = settings("127.0.0.1:0", vec![listener(tcp("127.0.0.1:0"), Some(ListenerAuth::Required))]);
+        let required =
+            settings("127.0.0.1:0", vec![listener(tcp("127.0.0.1:0"), Some(ListenerAuth::Required))]);
         let refused = bound(&required, None).await.unwrap_err();
         assert!(refused.contains("http.token_file"), "{refused}");
         bound(&required, token()).await.unwrap();

@@ -5,13 +5,22 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// A socket's file. Dropping this removes it, unless another one has taken its place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    identity: Option<Identity>,
+}
+
+/// What tells a file from its successor at the same path. The number of an inode is used again, so the time counts too, where
+/// the file system knows it.
+type Identity = (u64, u64, Option<SystemTime>);
+
+fn identity(path: &Path) -> Option<Identity> {
+    let file = fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino(), file.created().ok()))
 }
 
 impl SocketFile {
@@ -19,8 +28,7 @@ impl SocketFile {
     pub(crate) fn create(path: &Path) -> io::Result<(UnixListener, Self)> {
         remove_stale(path)?;
         let listener = bind_for_owner(path)?;
-        let file = fs::symlink_metadata(path)?;
-        Ok((listener, Self { path: path.to_owned(), device: file.dev(), inode: file.ino() }))
+        Ok((listener, Self { path: path.to_owned(), identity: identity(path) }))
     }
 
     /// Where it is.
@@ -31,9 +39,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
-        if ours {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
             drop(fs::remove_file(&self.path));
         }
     }

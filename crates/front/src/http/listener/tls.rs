@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bridgehead_config::{SecretFileError, TlsFiles, read_secret_file};
+use bridgehead_config::TlsFiles;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 /// How long a client may take for its handshake.
-pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A longer file is neither a certificate chain nor a key.
@@ -43,7 +43,7 @@ pub enum TlsError {
     },
     /// The key file cannot be read, or others can read it.
     #[error("the TLS key: {0}")]
-    Key(#[from] SecretFileError),
+    Key(#[from] io::Error),
     /// A file does not hold what it should.
     #[error("`{}` does not hold {what} in PEM", path.display())]
     Unusable {
@@ -146,8 +146,8 @@ impl Stamp {
 fn read(files: &TlsFiles, allow_group_read: bool) -> Result<ServerConfig, TlsError> {
     let TlsFiles { cert_file, key_file } = files;
     let unusable = |path: &PathBuf, what| TlsError::Unusable { path: path.clone(), what };
-    let text = std::fs::read(cert_file)
-        .map_err(|error| TlsError::Certificate { path: cert_file.clone(), error })?;
+    let text =
+        std::fs::read(cert_file).map_err(|error| TlsError::Certificate { path: cert_file.clone(), error })?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|_| unusable(cert_file, "certificates"))?;
@@ -169,6 +169,18 @@ fn read(files: &TlsFiles, allow_group_read: bool) -> Result<ServerConfig, TlsErr
         .map_err(refused)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+fn read_secret_file(path: &Path, allow_group_read: bool, most: u64) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let file = std::fs::File::open(path)?;
+    let forbidden = if allow_group_read { 0o037 } else { 0o077 };
+    if file.metadata()?.mode() & forbidden != 0 {
+        return Err(io::Error::other(format!("others can read `{0}`; run `chmod 600 {0}`", path.display())));
+    }
+    let mut text = Vec::new();
+    file.take(most).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -245,5 +257,21 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &tls.current.load_full()));
         put(&pair());
         changed(true).await;
+    }
+    /// ACC-7: a client that does not make its handshake is let go.
+    #[tokio::test]
+    async fn a_handshake_has_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let files =
+            TlsFiles { cert_file: folder.path().join("cert.pem"), key_file: folder.path().join("key.pem") };
+        let (certificate, key) = pair();
+        write(&files.cert_file, &certificate, 0o644);
+        write(&files.key_file, &key, 0o600);
+        let tls = Tls::load(files, false).await.unwrap();
+        tokio::time::pause();
+        let (_silent, stream) = tokio::io::duplex(64);
+        let began = tokio::time::Instant::now();
+        assert_eq!(tls.acceptor().with(stream).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed().as_secs(), HANDSHAKE_WITHIN.as_secs());
     }
 }
