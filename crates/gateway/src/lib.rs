@@ -15,13 +15,14 @@ mod relay;
 mod surface;
 
 pub use access::{
-    Action, Allowance, Authorizer, Decision, Limited, Limiter, Principal, PrincipalKind, Thing, Validity,
+    Account, Action, Allowance, Authorizer, Charge, Decision, Limited, Limiter, Principal, PrincipalKind,
+    Thing, Validity,
 };
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
     Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,
 };
-pub use bridgehead_wire::{Code, Fault, Level, Shape};
+pub use bridgehead_wire::{Code, Fault, Level, Quota, Shape};
 pub use caller::{Caller, ClientRequest, ClientTransport, ProgressSink};
 pub use catalog::native::{
     AskError, Elicitation, NativePrompt, NativeResource, NativeTool, Need, PromptMessage, RegisterError,
@@ -30,7 +31,7 @@ pub use catalog::native::{
 pub use catalog::offers::may_offer;
 pub use catalog::similar::similar;
 pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
-pub use error::GatewayError;
+pub use error::{GatewayError, OverLimit};
 pub use feeds::{Feed, Feeds};
 pub use gateway::{Gateway, OfferedTool, Options};
 pub use life::session::Session;

@@ -15,6 +15,7 @@ mod legacy;
 mod listener;
 mod modern;
 mod post;
+mod quota;
 mod replay;
 mod reply;
 mod running;
