@@ -83,6 +83,8 @@ pub use bridgehead_config::Config;
 pub use bridgehead_config::{GatewaySettings, HttpSettings, Mode};
 #[cfg(feature = "bridge")]
 pub use bridgehead_events as events;
+#[cfg(all(feature = "server", feature = "http"))]
+pub use bridgehead_front::{Authenticating, Authenticator, LocalUser, Peer, PeerUser, Refusal, Token};
 #[cfg(feature = "tools")]
 pub use bridgehead_gateway::{
     Account, Action, Allowance, AskError, Authorizer, CancelReason, Charge, Decision, Elicitation, Followed,

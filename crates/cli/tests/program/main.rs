@@ -7,6 +7,7 @@
     reason = "helpers of tests fail as tests do: with a panic that says where"
 )]
 
+mod access;
 mod asking;
 mod bounds;
 mod common;
