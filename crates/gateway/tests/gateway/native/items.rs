@@ -237,7 +237,8 @@ impl Authorizer for Public {
         let public = match action {
             Action::Call => true,
             Action::Get => false,
-            Action::Read => matches!(thing.name, "notes://motd" | "notes://page/{number}" | "notes://page/1"),
+            Action::Read => matches!(thing.name, "notes://motd" | "notes://page/1"),
+            Action::ReadSome => thing.name == "notes://page/{number}",
         };
         if public || principal.as_str() == "ada" { Decision::Allow } else { Decision::Deny }
     }
@@ -373,7 +374,7 @@ async fn they_may_come_later() {
     let modern = Client::new(MODERN, json!({}));
     let refused = modern.ask(&fixture.gateway, "prompts/list", json!({})).await.unwrap_err();
     assert_eq!(refused["code"], -32601, "{refused}");
-    let feed = fixture.gateway.feed(&client.session);
+    let feed = fixture.gateway.feed(&Principal::local(), &client.session);
     fixture.gateway.register_prompt(greet()).unwrap();
     assert_eq!(told(&feed).await["method"], "notifications/prompts/list_changed");
     for resource in resources() {
@@ -402,7 +403,7 @@ async fn changes_are_announced() {
     let fixture = start();
     let gateway = &fixture.gateway;
     let client = Client::new(LEGACY, json!({}));
-    let feed = gateway.feed(&client.session);
+    let feed = gateway.feed(&Principal::local(), &client.session);
     for uri in ["notes://motd", "notes://page/1"] {
         assert_eq!(client.ask(gateway, "resources/subscribe", json!({"uri": uri})).await, Ok(json!({})));
     }
