@@ -52,7 +52,7 @@ fn event(clock: &SystemClock) -> Enter {
     let call = Call {
         tool: "files__read".into(),
         server: Some("files".into()),
-        principal: "local".into(),
+        principal: "local:1000".into(),
         correlation: CorrelationId::mint(),
         era: bridgehead_wire::Era::Modern,
         transport: "http",

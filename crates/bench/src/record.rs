@@ -94,7 +94,7 @@ async fn call(sink: &StoreSink, number: usize) -> Result<()> {
     let call = Call {
         tool: "echo".into(),
         server: Some("echo".into()),
-        principal: "local".into(),
+        principal: "local:1000".into(),
         correlation: CorrelationId::mint(),
         era: Era::Modern,
         transport: "http",

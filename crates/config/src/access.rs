@@ -27,6 +27,8 @@ pub struct AuthSettings {
     pub issuers: Vec<Issuer>,
     /// The keys of the configuration file, by name. One name may have several, which are valid side by side.
     pub keys: Vec<ApiKey>,
+    /// The keys that `keys_file` had when the configuration was read. Whoever watches the file replaces them.
+    pub keys_in_file: Vec<ApiKey>,
     /// The file to which `key new` adds keys, and which the gateway watches. It need not exist.
     pub keys_file: Option<PathBuf>,
     /// The proxy whose header names the principal.
@@ -44,7 +46,13 @@ pub struct AuthSettings {
 impl AuthSettings {
     /// Whether `[auth]` names credentials or an address, so that a caller without credentials is refused.
     pub fn asks_for_credentials(&self) -> bool {
-        self.public_url.is_some() || !self.issuers.is_empty() || !self.keys.is_empty() || self.proxy.is_some()
+        self.public_url.is_some() || self.has_credentials()
+    }
+
+    /// Whether a caller could show something that is configured: a key, a token of an issuer, the header of a proxy.
+    pub fn has_credentials(&self) -> bool {
+        let keys = !(self.keys.is_empty() && self.keys_in_file.is_empty());
+        keys || !self.issuers.is_empty() || self.proxy.is_some()
     }
 }
 

@@ -2,10 +2,14 @@
 //!
 //! [`crate::section`] has already checked kinds and ranges. Nothing after this module validates again.
 
+mod api_keys;
 mod audit;
+mod auth;
 mod client;
 mod covered;
+mod listeners;
 mod reach;
+mod rules;
 mod sandbox;
 mod server;
 
@@ -14,21 +18,22 @@ pub(crate) use client::{SERVER_MAPS, client};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::covered::Besides;
 use self::reach::Placed;
-use crate::access::AuthSettings;
+use self::rules::Known;
+use crate::access::{ApiKey, OWN_SERVER};
 use crate::configuration::{Config, Source};
 use crate::environment::{Environment, is_bearer_token};
 use crate::keys::KeyTable;
-use crate::mask::is_variable_name;
+use crate::mask::{has_random, is_variable_name};
 use crate::secret::Secret;
 use crate::section::{Findings, Section};
 use crate::server::{Queue, ServerName};
 use crate::settings::{GatewaySettings, HttpSettings, LocalUsers, Prefix, ResourceUris, TokenSource};
-use crate::tree::{Node, Span, Value};
+use crate::tree::{Entry, Node, Span, Value};
 
 /// The file's surroundings: environment and folders.
 #[derive(Debug, Clone, Copy)]
@@ -45,11 +50,13 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let Value::Table(entries) = &root.value else { return Config::demo() };
     let root = Section::read(KeyTable::Root, entries, findings);
     let mut gateway = gateway(&Section::read(KeyTable::Gateway, root.table("gateway"), findings), findings);
-    let mut http = http(&Section::read(KeyTable::Http, root.table("http"), findings), world, findings);
+    let door = Section::read(KeyTable::Http, root.table("http"), findings);
+    let mut http = http(&door, world, findings);
     let bounds = Section::read(KeyTable::Bounds, root.table("limits"), findings);
     http.head_within = duration(&bounds, "head_ms", http.head_within);
     gateway.held_bytes = bytes(&bounds, "held_mb", gateway.held_bytes);
     gateway.held_per_peer_bytes = bytes(&bounds, "held_per_peer_mb", gateway.held_per_peer_bytes);
+    gateway.views_bytes = bytes(&bounds, "views_mb", gateway.views_bytes);
     http.body_within = duration(&bounds, "body_ms", http.body_within);
     let audit = audit::read(&Section::read(KeyTable::Audit, root.table("audit"), findings), world, findings);
 
@@ -57,6 +64,9 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let mut placed = Vec::new();
     let mut disabled = Vec::new();
     let mut interpolated = BTreeSet::new();
+    let auth = auth::read(root.entry("auth"), world, &mut interpolated, findings);
+    http.listeners = listeners::read(&door, &http, &auth, world, findings);
+    listeners::any_origin(&door, &http, &auth, findings);
     for entry in root.table("servers") {
         let name = entry.key.parse().unwrap_or_else(|error| {
             findings.mistake(
@@ -75,7 +85,14 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             }
         }
     }
-    reach::settle(&mut placed, Besides { token: &http.token, audit: &audit }, world, findings);
+    let known = Known::new(&auth, root.table("servers").iter().map(|entry| entry.key.as_str()));
+    let policy = rules::policy(&root, &known, findings);
+    let limits = rules::limits(&bounds, audit.store, &known, findings);
+    if root.mentions("policy") || bounds.mentions("rules") {
+        reserve_own_name(root.table("servers"), findings);
+    }
+    let besides = Besides { http: &http, audit: &audit, keys_file: auth.keys_file.as_deref() };
+    reach::settle(&mut placed, besides, world, findings);
     let servers = placed.into_iter().map(|one| one.server).collect();
     let source = Source::Toml(findings.source.path.clone());
     Config {
@@ -83,14 +100,93 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
         gateway,
         http,
         audit,
-        auth: AuthSettings::default(),
-        policy: Vec::new(),
-        limits: Vec::new(),
+        auth,
+        policy,
+        limits,
         servers,
         disabled,
         interpolated,
         warnings: Vec::new(),
     }
+}
+
+/// Checks the keys of a keys file.
+pub(crate) fn keys_of_a_file(root: &Node, findings: &mut Findings) -> Vec<ApiKey> {
+    let Value::Table(entries) = &root.value else { return Vec::new() };
+    for entry in entries {
+        let rows = match &entry.node.value {
+            Value::List(items) => items.iter().all(|item| matches!(item.value, Value::Table(_))),
+            _ => false,
+        };
+        if !rows {
+            let name = shown(&entry.key);
+            let message =
+                format!("key `{name}` must be a list of tables, found {}", entry.node.value.describe());
+            let help = format!("write each key of that name under `[[{name}]]`");
+            findings.mistake(findings.diagnostic(message, &entry.key_span).help(help));
+        }
+    }
+    api_keys::read(entries, findings)
+}
+
+/// Refuses a server with the name under which rules address the gateway's own things.
+fn reserve_own_name(servers: &[Entry], findings: &mut Findings) {
+    if let Some(entry) = servers.iter().find(|entry| entry.key.eq_ignore_ascii_case(OWN_SERVER)) {
+        let message = format!("no server may be called `{}`, because there are rules", entry.key);
+        let help = format!("rename it: in rules, `{OWN_SERVER}/…` are the gateway's own tools");
+        findings.mistake(findings.diagnostic(message, &entry.key_span).help(help));
+    }
+}
+
+/// Whether the text can name a key, an issuer or a listener: such names are parts of ids.
+fn is_id(text: &str) -> bool {
+    text.parse::<ServerName>().is_ok()
+}
+
+fn refuse_name(what: &str, name: &str, span: &Span, findings: &mut Findings) {
+    let message = format!("`{}` cannot be the name of {what}", shown(name));
+    let help = "use 1 to 64 letters, digits, `_`, `.` and `-`";
+    findings.mistake(findings.diagnostic(message, span).help(help));
+}
+
+/// A name as a message may show it: a text that looks like a key is left out.
+fn shown(name: &str) -> &str {
+    if has_random(name) { "…" } else { name }
+}
+
+/// The one of `known` that an unknown name most likely means.
+fn near<'k>(written: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let tolerance = (written.chars().count() / 3).clamp(1, 3);
+    let distance = |known: &str| strsim::damerau_levenshtein(&written.to_lowercase(), &known.to_lowercase());
+    let near = known.map(|known| (distance(known), known)).filter(|(distance, _)| *distance <= tolerance);
+    near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+}
+
+/// Checks a list of scopes, which travel in headers, separated by spaces (RFC 6749, section 3.3).
+fn scopes(key: &str, listed: Vec<(&str, &Span)>, findings: &mut Findings) -> Vec<String> {
+    let mut scopes = Vec::new();
+    for (scope, span) in listed {
+        let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        if scope.is_empty() || !scope.bytes().all(fits) {
+            let message = format!("an entry of `{key}` is not a scope");
+            let help = "a scope has visible ASCII characters, without spaces, `\"` and `\\`; write several as several entries";
+            findings.mistake(findings.diagnostic(message, span).help(help));
+        } else {
+            scopes.push(scope.to_owned());
+        }
+    }
+    scopes
+}
+
+/// The path that a key names, relative to the folder of the file.
+fn path(section: &Section<'_>, key: &str, world: World<'_>, findings: &mut Findings) -> Option<PathBuf> {
+    let (text, span) = section.text(key)?;
+    if text.is_empty() {
+        let diagnostic = findings.diagnostic(format!("`{key}` is empty"), span);
+        findings.mistake(diagnostic.help("name a path, or remove the key"));
+        return None;
+    }
+    Some(world.environment.resolve(text, world.base))
 }
 
 fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
@@ -250,7 +346,7 @@ fn is_host(text: &str) -> bool {
 }
 
 fn is_origin(text: &str) -> bool {
-    text.split_once("://").is_some_and(|(scheme, host)| !scheme.is_empty() && is_host(host))
+    text == "*" || text.split_once("://").is_some_and(|(scheme, host)| !scheme.is_empty() && is_host(host))
 }
 
 fn token(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> TokenSource {

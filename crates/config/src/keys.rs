@@ -31,11 +31,29 @@ pub enum KeyTable {
     Files,
     /// `[servers.NAME.tools.TOOL]`
     Tool,
+    /// `[http.listeners.NAME]`
+    Listener,
+    /// `[http.listeners.NAME.tls]`
+    Tls,
+    /// `[auth]`
+    Auth,
+    /// `[auth.issuers.NAME]`
+    Issuer,
+    /// `[auth.issuers.NAME.introspection]`
+    Introspection,
+    /// `[[auth.keys.NAME]]`
+    ApiKey,
+    /// `[auth.proxy]`
+    TrustedProxy,
+    /// `[[policy]]`
+    Policy,
+    /// `[[limits.rules]]`
+    LimitRule,
 }
 
 impl KeyTable {
     /// All tables, in the order of the reference page.
-    pub const ALL: [KeyTable; 10] = [
+    pub const ALL: [KeyTable; 19] = [
         KeyTable::Root,
         KeyTable::Gateway,
         KeyTable::Http,
@@ -46,6 +64,15 @@ impl KeyTable {
         KeyTable::Limits,
         KeyTable::Files,
         KeyTable::Queue,
+        KeyTable::Listener,
+        KeyTable::Tls,
+        KeyTable::Auth,
+        KeyTable::ApiKey,
+        KeyTable::Issuer,
+        KeyTable::Introspection,
+        KeyTable::TrustedProxy,
+        KeyTable::Policy,
+        KeyTable::LimitRule,
     ];
 
     /// The table's heading, as the file writes it.
@@ -61,6 +88,15 @@ impl KeyTable {
             KeyTable::Limits => "[servers.NAME.limits]",
             KeyTable::Files => "[servers.NAME.files]",
             KeyTable::Tool => "[servers.NAME.tools.TOOL]",
+            KeyTable::Listener => "[http.listeners.NAME]",
+            KeyTable::Tls => "[http.listeners.NAME.tls]",
+            KeyTable::Auth => "[auth]",
+            KeyTable::Issuer => "[auth.issuers.NAME]",
+            KeyTable::Introspection => "[auth.issuers.NAME.introspection]",
+            KeyTable::ApiKey => "[[auth.keys.NAME]]",
+            KeyTable::TrustedProxy => "[auth.proxy]",
+            KeyTable::Policy => "[[policy]]",
+            KeyTable::LimitRule => "[[limits.rules]]",
         }
     }
 }
@@ -88,12 +124,20 @@ pub enum ValueKind {
     List,
     /// One of these words, in any case, or a list of strings and whole numbers.
     ChoiceOrList(&'static [&'static str]),
+    /// A time or a date, as a string or as TOML writes it.
+    Time,
     /// A table with any keys, whose values are strings.
     Map,
+    /// A table with any keys, whose values are lists of strings.
+    ListMap,
     /// A table with the keys of this [`KeyTable`].
     Table(KeyTable),
     /// A table of named tables, each with the keys of this [`KeyTable`].
     Tables(KeyTable),
+    /// A list of tables, each with the keys of this [`KeyTable`].
+    Rows(KeyTable),
+    /// A table of named lists of tables, each with the keys of this [`KeyTable`].
+    NamedRows(KeyTable),
 }
 
 impl ValueKind {
@@ -107,9 +151,15 @@ impl ValueKind {
             ValueKind::FlagOr(words) => format!("`true`, `false` or {}", quoted(words)),
             ValueKind::List => "a list of strings".to_owned(),
             ValueKind::ChoiceOrList(words) => format!("one of {} or a list", quoted(words)),
+            ValueKind::Time => "a time or a date".to_owned(),
             ValueKind::Map => "a table of strings".to_owned(),
+            ValueKind::ListMap => "a table of lists of strings".to_owned(),
             ValueKind::Table(_) => "a table".to_owned(),
             ValueKind::Tables(_) => "a table of tables".to_owned(),
+            ValueKind::Rows(place) => format!("a list of tables, each under `{}`", place.heading()),
+            ValueKind::NamedRows(place) => {
+                format!("a table of lists of tables, each under `{}`", place.heading())
+            }
         }
     }
 }
@@ -202,6 +252,25 @@ const SYNONYMS: &[(KeyTable, &str, &str)] = &[
     (KeyTable::Gateway, "timeout_ms", "request_timeout_ms"),
     (KeyTable::Http, "bind", "listen"),
     (KeyTable::Http, "address", "listen"),
+    (KeyTable::Listener, "bind", "listen"),
+    (KeyTable::Listener, "address", "listen"),
+    (KeyTable::Root, "policies", "policy"),
+    (KeyTable::Root, "rules", "policy"),
+    (KeyTable::Auth, "url", "public_url"),
+    (KeyTable::Auth, "admins", "operators"),
+    (KeyTable::Issuer, "url", "issuer"),
+    (KeyTable::Issuer, "audience", "audiences"),
+    (KeyTable::Issuer, "jwks_uri", "jwks"),
+    (KeyTable::Issuer, "jwks_url", "jwks"),
+    (KeyTable::ApiKey, "digest", "sha256"),
+    (KeyTable::ApiKey, "hash", "sha256"),
+    (KeyTable::ApiKey, "sha", "sha256"),
+    (KeyTable::TrustedProxy, "networks", "proxies"),
+    (KeyTable::TrustedProxy, "header", "user_header"),
+    (KeyTable::Policy, "allow", "tools"),
+    (KeyTable::Policy, "allow_tools", "tools"),
+    (KeyTable::Policy, "deny", "deny_tools"),
+    (KeyTable::LimitRule, "budget", "budget_per_day"),
 ];
 
 /// The key of a table that an unknown name most likely means.

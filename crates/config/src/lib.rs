@@ -48,6 +48,8 @@ mod interpolate;
 #[cfg(feature = "files")]
 pub mod keys;
 #[cfg(feature = "files")]
+mod keys_file;
+#[cfg(feature = "files")]
 mod load;
 #[cfg(feature = "files")]
 mod mask;
@@ -79,6 +81,8 @@ pub use diagnostic::{ConfigError, Diagnostic, Severity};
 #[cfg(feature = "files")]
 pub use environment::Environment;
 pub use filter::ToolFilter;
+#[cfg(feature = "files")]
+pub use keys_file::read_keys;
 #[cfg(feature = "files")]
 pub use load::{Found, Origin, load, load_text, locate, read_text};
 pub use proxy::{InvalidProxy, Proxy};

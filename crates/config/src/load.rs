@@ -143,7 +143,7 @@ fn parse(path: &Path, mut text: String, world: World<'_>) -> Result<Config, Conf
     checked(&root, json, source(mask.unwrap_or(Mask::AllValues)), world)
 }
 
-fn syntax(source: &Arc<SourceText>, errors: Vec<SyntaxError>, format: &str) -> ConfigError {
+pub(crate) fn syntax(source: &Arc<SourceText>, errors: Vec<SyntaxError>, format: &str) -> ConfigError {
     let tell = |error: SyntaxError| {
         let diagnostic =
             Diagnostic::error(format!("not valid {format}: {}", error.message)).at(source, &error.span);

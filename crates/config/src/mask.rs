@@ -26,11 +26,26 @@ const TELLTALES: [&str; 15] = [
     "key=", "sk-", "ghp_", "github_pat",
 ];
 
+/// Keys whose values are never shown.
+const HIDDEN: [&str; 2] = ["proxy", "client_secret"];
+
 impl Mask {
     /// For a native file, which is TOML.
     pub(crate) fn native(root: &Node, text: &str) -> Self {
         let mut ranges = comments(text, &["\"\"\"", "'''", "\"", "'"], &[("#", "\n")]);
         mask_place(root, KeyTable::Root, &mut ranges);
+        Self::sorted(ranges)
+    }
+
+    /// For a file of keys, which is TOML.
+    pub(crate) fn keys_file(root: &Node, text: &str) -> Self {
+        let mut ranges = comments(text, &["\"\"\"", "'''", "\"", "'"], &[("#", "\n")]);
+        match &root.value {
+            Value::Table(entries) => {
+                entries.iter().for_each(|entry| mask_rows(&entry.node, KeyTable::ApiKey, &mut ranges));
+            }
+            _ => mask_leaves(root, &mut ranges),
+        }
         Self::sorted(ranges)
     }
 
@@ -123,14 +138,35 @@ fn mask_place(node: &Node, place: KeyTable, ranges: &mut Vec<Span>) {
                 (ValueKind::Tables(inner), Value::Table(named)) => {
                     named.iter().for_each(|entry| mask_place(&entry.node, inner, ranges));
                 }
-                (ValueKind::Map | ValueKind::Table(_) | ValueKind::Tables(_), _) => {
-                    mask_leaves(&entry.node, ranges);
+                (ValueKind::Rows(inner), _) => mask_rows(&entry.node, inner, ranges),
+                (ValueKind::NamedRows(inner), Value::Table(named)) => {
+                    named.iter().for_each(|entry| mask_rows(&entry.node, inner, ranges));
                 }
-                _ if key.name == "proxy" => mask_leaves(&entry.node, ranges),
-                _ if key.name == "token_env" => mask_unless_variable(&entry.node, ranges),
+                (ValueKind::ListMap, Value::Table(lists)) => {
+                    lists.iter().for_each(|entry| mask_telltales(&entry.node, ranges));
+                }
+                (
+                    ValueKind::Map
+                    | ValueKind::ListMap
+                    | ValueKind::Table(_)
+                    | ValueKind::Tables(_)
+                    | ValueKind::NamedRows(_),
+                    _,
+                ) => mask_leaves(&entry.node, ranges),
+                _ if HIDDEN.contains(&key.name) => mask_leaves(&entry.node, ranges),
+                _ if key.name == "token_env" => mask_unless(is_variable_name, &entry.node, ranges),
+                _ if key.name == "sha256" => mask_unless(is_digest, &entry.node, ranges),
+                _ if names_things(key) => mask_random(&entry.node, ranges),
                 _ => mask_telltales(&entry.node, ranges),
             },
         }
+    }
+}
+
+fn mask_rows(node: &Node, place: KeyTable, ranges: &mut Vec<Span>) {
+    match &node.value {
+        Value::List(rows) => rows.iter().for_each(|row| mask_place(row, place, ranges)),
+        _ => mask_leaves(node, ranges),
     }
 }
 
@@ -142,11 +178,31 @@ fn mask_leaves(node: &Node, ranges: &mut Vec<Span>) {
     }
 }
 
-/// `token_env` holds a name. If a user writes the token itself there, no log may show it.
-fn mask_unless_variable(node: &Node, ranges: &mut Vec<Span>) {
-    let named = matches!(&node.value, Value::Text(name) if is_variable_name(name));
-    if !named {
+/// `token_env` holds a name and `sha256` a digest. If a user writes the token or the key itself there, no log may show it.
+fn mask_unless(harmless: fn(&str) -> bool, node: &Node, ranges: &mut Vec<Span>) {
+    if !matches!(&node.value, Value::Text(text) if harmless(text)) {
         mask_leaves(node, ranges);
+    }
+}
+
+/// Whether the text is a SHA-256 in hexadecimal.
+fn is_digest(text: &str) -> bool {
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+/// Whether a key lists principals, groups or things that they may use. Such names often contain words like `token`.
+fn names_things(key: &keys::Key) -> bool {
+    key.kind == ValueKind::List
+        && matches!(key.place, KeyTable::Policy | KeyTable::LimitRule | KeyTable::Auth | KeyTable::ApiKey)
+}
+
+/// Leaves out the texts of a list that look like a key.
+fn mask_random(node: &Node, ranges: &mut Vec<Span>) {
+    match &node.value {
+        Value::List(items) => items.iter().for_each(|item| mask_random(item, ranges)),
+        Value::Text(text) if !has_random(text) => {}
+        _ => mask_leaves(node, ranges),
     }
 }
 
@@ -187,8 +243,13 @@ fn tells(text: &str) -> bool {
     // `user:password@host` and query strings are where addresses carry credentials.
     lower.contains("//") && lower.contains(['@', '?'])
         || lower.split_once(':').is_some_and(|(_, rest)| rest.contains('@'))
-        || text.split(|part: char| !(part.is_ascii_alphanumeric() || "+=_-".contains(part))).any(looks_random)
+        || has_random(text)
         || TELLTALES.iter().any(|telltale| lower.contains(telltale))
+}
+
+/// Whether a part of the text looks like a key.
+pub(crate) fn has_random(text: &str) -> bool {
+    text.split(|part: char| !(part.is_ascii_alphanumeric() || "+=_-".contains(part))).any(looks_random)
 }
 
 /// Whether the text is long and has digits and capital letters, like a key and unlike a name.
@@ -291,7 +352,8 @@ fn is_harmless_line(line: &str) -> bool {
                 | ValueKind::FlagOr(_)
                 | ValueKind::List
         );
-        (key.name == name || key.camel_case() == name) && shown && !["proxy", "token_env"].contains(&key.name)
+        let hidden = HIDDEN.contains(&key.name) || ["token_env", "sha256"].contains(&key.name);
+        (key.name == name || key.camel_case() == name) && shown && !hidden
     };
     // A comment, another key or the value after a flag may hold anything.
     let more = ["#", "/*", "{", "=", "\":", "' :", "\" :"].iter().any(|mark| rest.contains(mark))
@@ -311,8 +373,9 @@ fn key_length(line: &str) -> usize {
             .unwrap_or(text.len())
     };
     if let Some(header) = rest.strip_prefix('[') {
-        let length = word(header);
-        return if header[length..].starts_with(']') { indent + 1 + length } else { indent };
+        let header = header.strip_prefix('[').unwrap_or(header);
+        let (start, length) = (line.len() - header.len(), word(header));
+        return if header[length..].starts_with(']') { start + length } else { indent };
     }
     let quote = usize::from(rest.starts_with(['"', '\'']));
     let length = word(&rest[quote..]);
@@ -363,6 +426,37 @@ mod tests {
         check("[http]\ntoken_env = '0_SECRET'", "[http]\ntoken_env = …");
         check("[http]\ntoken_env = 'Secret'", "[http]\ntoken_env = …");
         check("servers = 'v'", "servers = …");
+    }
+
+    /// ACC-3: a snippet of a rule shows whom and what it names; a key, a secret and what looks like one stay hidden.
+    #[test]
+    fn rules_are_shown_and_keys_are_not() {
+        let digest = "0f".repeat(32);
+        for shown in [
+            "[[policy]]\nwho = ['token', 'key:ci']\ntools = ['auth/get_token']",
+            "[[limits.rules]]\nwho = ['group:secret-keepers']",
+            "[auth]\noperators = ['key:api_key']",
+            &format!("[[auth.keys.ci]]\nsha256 = 'sha256:{digest}'\ngroups = ['token']"),
+        ] {
+            check(shown, shown);
+        }
+        check("[[auth.keys.ci]]\nsha256 = 'short'", "[[auth.keys.ci]]\nsha256 = …");
+        check("[[auth.keys.ci]]\nkey = 'v'", "[[auth.keys.ci]]\nkey = …");
+        check("[[policy]]\nwho = ['key:bhk_A1B2C3D4E5F6G7H8', 'x']", "[[policy]]\nwho = […, 'x']");
+        check("[policy]\nwho = ['v']", "[policy]\nwho = […]");
+        check("[auth.keys]\nci = 'v'", "[auth.keys]\nci = …");
+        check(
+            "[auth.issuers.a.introspection]\nclient_id = 'x'\nclient_secret = 'v'",
+            "[auth.issuers.a.introspection]\nclient_id = 'x'\nclient_secret = …",
+        );
+        check(
+            "[[policy]]\nscopes = { 'a/b' = ['repo'], 'c/d' = ['v-token'] }",
+            "[[policy]]\nscopes = { 'a/b' = ['repo'], 'c/d' = […] }",
+        );
+        let text = format!("# v\n[[ci]]\nsha256 = '{digest}'\nnote = 'v'\n[x]\ny = 'v'\n");
+        let mask = Mask::keys_file(&read_toml(&text).unwrap(), &text);
+        let expected = format!("#…\n[[ci]]\nsha256 = '{digest}'\nnote = …\n[x]\ny = …\n");
+        assert_eq!(mask.apply(&text, 0..0).0, expected);
     }
 
     #[test]
@@ -422,6 +516,9 @@ mod tests {
         check("K = \"v3ry secrét", "K = \"**** ******* ".trim_end());
         check("  \"env\": {\"K\": \"v\"", "  \"env\": {\"*\": \"*\"");
         check("[servers.a]", "[servers.a]");
+        check("[[auth.keys.ci]]", "[[auth.keys.ci]]");
+        check("sha256 = 'abc'", "sha256 = '***'");
+        check("client_secret = \"abc\"", "client_secret = \"***\"");
         for shown in [
             "command = npx",
             "mode \"full\"",

@@ -38,6 +38,15 @@ const fn definition(place: KeyTable) -> &'static str {
         KeyTable::Limits => "limits",
         KeyTable::Files => "files",
         KeyTable::Tool => "tool",
+        KeyTable::Listener => "listener",
+        KeyTable::Tls => "tls",
+        KeyTable::Auth => "auth",
+        KeyTable::Issuer => "issuer",
+        KeyTable::Introspection => "introspection",
+        KeyTable::ApiKey => "api_key",
+        KeyTable::TrustedProxy => "trusted_proxy",
+        KeyTable::Policy => "policy",
+        KeyTable::LimitRule => "limit_rule",
     }
 }
 
@@ -112,16 +121,31 @@ fn kind(kind: ValueKind) -> Value {
             let items = json!({ "type": "array", "items": { "type": ["string", "integer"] } });
             json!({ "anyOf": [words(choices), items] })
         }
+        // Editors see a TOML date as a string.
+        ValueKind::Time => json!({ "type": "string" }),
         ValueKind::Map => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-        ValueKind::Table(place) => refer(place),
-        ValueKind::Tables(place) => {
-            let mut tables = json!({ "type": "object", "additionalProperties": refer(place) });
-            if place == KeyTable::Server {
-                tables["propertyNames"] = json!({ "pattern": "^[A-Za-z0-9_.-]{1,64}$" });
-            }
-            tables
+        ValueKind::ListMap => {
+            let list = json!({ "type": "array", "items": { "type": "string" } });
+            json!({ "type": "object", "additionalProperties": list })
         }
+        ValueKind::Table(place) => refer(place),
+        ValueKind::Tables(place) => named(place, &refer(place)),
+        ValueKind::Rows(place) => rows(place),
+        ValueKind::NamedRows(place) => named(place, &rows(place)),
     }
+}
+
+fn rows(place: KeyTable) -> Value {
+    json!({ "type": "array", "items": refer(place) })
+}
+
+/// A table of named values. Names that end up in ids have few characters.
+fn named(place: KeyTable, value: &Value) -> Value {
+    let mut tables = json!({ "type": "object", "additionalProperties": value });
+    if matches!(place, KeyTable::Server | KeyTable::Issuer | KeyTable::ApiKey | KeyTable::Listener) {
+        tables["propertyNames"] = json!({ "pattern": "^[A-Za-z0-9_.-]{1,64}$" });
+    }
+    tables
 }
 
 /// Words match in any letter case: editors offer the list, and the pattern accepts the other spellings.

@@ -43,6 +43,12 @@ impl Findings {
         Diagnostic::error(message).at(&self.source, span)
     }
 
+    /// The line of a place, from 1.
+    pub(crate) fn line(&self, span: &Span) -> usize {
+        let before = self.source.text.as_bytes().iter().take(span.start);
+        before.filter(|byte| **byte == b'\n').count() + 1
+    }
+
     /// Reports a mistake: it refuses a native file, and disables the current server of a client's file.
     pub(crate) fn mistake(&mut self, diagnostic: Diagnostic) {
         if self.strict || self.server.is_none() {
@@ -184,6 +190,31 @@ impl<'t> Section<'t> {
         }
     }
 
+    /// A time or a date as text, however it is written.
+    pub(crate) fn time(&self, name: &str) -> Option<(&'t str, &'t Span)> {
+        let node = &self.entry(name)?.node;
+        match &node.value {
+            Value::Text(text) | Value::Date(text) => Some((text, &node.span)),
+            _ => None,
+        }
+    }
+
+    /// The entries of a table of lists, each with its texts.
+    pub(crate) fn lists(&self, name: &str) -> Vec<(&'t Entry, Vec<(&'t str, &'t Span)>)> {
+        let of = |entry: &'t Entry| match &entry.node.value {
+            Value::List(items) => {
+                items.iter().filter_map(|item| text_of(item).map(|text| (text, &item.span))).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.table(name).iter().map(|entry| (entry, of(entry))).collect()
+    }
+
+    /// The tables of a list of tables, each with the place of its heading.
+    pub(crate) fn rows(&self, name: &str) -> Vec<(&'t [Entry], &'t Span)> {
+        self.entry(name).map(|entry| rows_of(&entry.node)).unwrap_or_default()
+    }
+
     /// The entries of a table; empty if the value is not a table.
     pub(crate) fn table(&self, name: &str) -> &'t [Entry] {
         match self.entry(name).map(|entry| &entry.node.value) {
@@ -191,6 +222,16 @@ impl<'t> Section<'t> {
             _ => &[],
         }
     }
+}
+
+/// The tables of a list of tables, each with the place of its heading.
+pub(crate) fn rows_of(node: &Node) -> Vec<(&[Entry], &Span)> {
+    let Value::List(items) = &node.value else { return Vec::new() };
+    let row = |item| match item {
+        &Node { ref span, value: Value::Table(ref entries) } => Some((entries.as_slice(), span)),
+        _ => None,
+    };
+    items.iter().filter_map(row).collect()
 }
 
 fn text_of(node: &Node) -> Option<&str> {
@@ -262,6 +303,7 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
     let wrong = match (key.kind, &node.value) {
         (ValueKind::Flag | ValueKind::FlagOr(_), Value::Flag(_))
         | (ValueKind::Text, Value::Text(_))
+        | (ValueKind::Time, Value::Text(_) | Value::Date(_))
         | (ValueKind::Table(_), Value::Table(_)) => return None,
         (ValueKind::Integer { least, most }, Value::Integer(number)) => {
             let fits = u64::try_from(*number).is_ok_and(|number| (least..=most).contains(&number));
@@ -278,8 +320,23 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
         (ValueKind::Map, Value::Table(entries)) => {
             entries.iter().map(|entry| &entry.node).find(|item| !is_text(item))
         }
+        (ValueKind::ListMap, Value::Table(entries)) => {
+            let mut lists = entries.iter().map(|entry| &entry.node);
+            lists.find_map(|list| match &list.value {
+                Value::List(items) => items.iter().find(|item| !is_text(item)),
+                _ => Some(list),
+            })
+        }
         (ValueKind::Tables(_), Value::Table(entries)) => {
             entries.iter().map(|entry| &entry.node).find(|item| !matches!(item.value, Value::Table(_)))
+        }
+        (ValueKind::Rows(_), Value::List(items)) => not_a_row(items),
+        (ValueKind::NamedRows(_), Value::Table(entries)) => {
+            let mut lists = entries.iter().map(|entry| &entry.node);
+            lists.find_map(|list| match &list.value {
+                Value::List(items) => not_a_row(items),
+                _ => Some(list),
+            })
         }
         _ => Some(node),
     }?;
@@ -305,6 +362,10 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
             })
             .help(key.gist()),
     )
+}
+
+fn not_a_row(items: &[Node]) -> Option<&Node> {
+    items.iter().find(|item| !matches!(item.value, Value::Table(_)))
 }
 
 fn meant_word(kind: ValueKind, value: &Value) -> Option<&'static str> {

@@ -27,7 +27,8 @@ pub(crate) enum Value {
     /// A number that is not a whole number within 64 bits, as it was written.
     Number(String),
     Flag(bool),
-    Date,
+    /// A time or a date, as it was written.
+    Date(String),
     /// Only as an item of a list; a key that is `null` counts as absent.
     Null,
     List(Vec<Node>),
@@ -56,7 +57,7 @@ impl Value {
             Value::Text(_) => "a string",
             Value::Integer(_) | Value::Number(_) => "a number",
             Value::Flag(_) => "a boolean",
-            Value::Date => "a date",
+            Value::Date(_) => "a date",
             Value::Null => "null",
             Value::List(_) => "a list",
             Value::Table(_) => "a table",
@@ -69,7 +70,7 @@ impl Value {
             Value::Text(text) | Value::Number(text) => Some(text.clone()),
             Value::Integer(number) => Some(number.to_string()),
             Value::Flag(flag) => Some(flag.to_string()),
-            Value::Date | Value::Null | Value::List(_) | Value::Table(_) => None,
+            Value::Date(_) | Value::Null | Value::List(_) | Value::Table(_) => None,
         }
     }
 }
@@ -114,7 +115,7 @@ fn toml_node(value: toml::Spanned<DeValue<'_>>) -> Node {
         },
         DeValue::Float(number) => Value::Number(number.to_string()),
         DeValue::Boolean(flag) => Value::Flag(flag),
-        DeValue::Datetime(_) => Value::Date,
+        DeValue::Datetime(time) => Value::Date(time.to_string()),
         DeValue::Array(items) => Value::List(items.into_iter().map(toml_node).collect()),
         DeValue::Table(table) => toml_table(table),
     };

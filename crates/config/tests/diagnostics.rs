@@ -51,7 +51,7 @@ fn a_key_like_no_other_gets_the_list() {
     4 | zzz = …
       | ^^^ not a key of `[servers.NAME.tools.TOOL]`
       |
-      = help: the keys here are `lock`, `queue`, `limits`
+      = help: the keys here are `lock`, `cost`, `queue`, `limits`
     ");
 }
 
@@ -340,7 +340,7 @@ env = "hunter2"
     3 | token = …
       | ^^^^^ not a key of `[http]`
       |
-      = help: the keys here are `listen`, `allowed_hosts`, `allowed_origins`, `local_users`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`, `poll_after_ms`
+      = help: the keys here are `listen`, `listeners`, `allowed_hosts`, `allowed_origins`, `local_users`, `token_file`, `token_env`, `max_sessions`, `session_idle_ms`, `max_body_mb`, `keep_alive_ms`, `poll_after_ms`
 
     error: `token_env`: that variable is not set
      --> bridgehead.toml:4:13

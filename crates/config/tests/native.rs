@@ -228,8 +228,10 @@ lock = true
         })
         .collect();
     assert!(camel.contains("maxNameLength"), "{camel}");
-    let read = config(snake);
-    assert_eq!(format!("{read:?}"), format!("{:?}", config(&camel)));
+    let folder = tempfile::tempdir().unwrap();
+    let read = load_in(folder.path(), snake, &[]).unwrap();
+    let other = load_in(folder.path(), &camel, &[]).unwrap();
+    assert_eq!(format!("{read:?}"), format!("{other:?}"));
     let (gateway, http) = (&read.gateway, &read.http);
     assert_eq!((gateway.mode, gateway.prefix, gateway.max_name_length), (Mode::Readonly, Prefix::Always, 32));
     assert_eq!(gateway.request_timeout, Duration::from_millis(1));

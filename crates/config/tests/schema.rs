@@ -85,6 +85,16 @@ fn slips_are_found_where_they_are() {
     check("[servers.\"a b\"]\ncommand = \"x\"", Some("/servers"));
     check("[queues.q]\nconcurrency = 1\nmax_waiting = 0", None);
     check("[queues.q]\nconcurrency = 0", Some("/queues/q/concurrency"));
+    check("[[policy]]\nwho = ['*']\ndenyTools = ['a/*']\nscopes = { 'a/b' = ['x'] }", None);
+    check("[[policy]]\nwho = '*'", Some("/policy/0/who"));
+    check("[[policy]]\nscopes = { 'a/b' = 'x' }", Some("/policy/0/scopes/a~1b"));
+    check("[policy]\nwho = ['*']", Some("/policy"));
+    check("[[limits.rules]]\nwho = ['*']\n[[limits.rules]]\nburts = 1", Some("/limits/rules/1"));
+    check("[[auth.keys.ci]]\nexpires = '2027-01-01'\n[[auth.keys.ci]]\ngroups = ['a']", None);
+    check("[auth.keys.ci]\ngroups = ['a']", Some("/auth/keys/ci"));
+    check("[[auth.keys.'a b']]\ngroups = ['a']", Some("/auth/keys"));
+    check("[http.listeners.a]\nlisten = 'unix:x'\ntls.cert_file = 'a'\ntls.key_file = 'b'", None);
+    check("[http.listeners.a]\ntls.certfile = 'a'", Some("/http/listeners/a/tls"));
 }
 
 /// Values of every kind, and the edge values of the kind of `key`.
@@ -103,6 +113,9 @@ fn candidates(key: &Key) -> Vec<String> {
         "[1]",
         "{}",
         "{ x = 'x' }",
+        "{ x = ['x'] }",
+        "[{}]",
+        "{ x = [{}] }",
     ]
     .map(str::to_owned)
     .to_vec();
@@ -128,6 +141,7 @@ fn candidates(key: &Key) -> Vec<String> {
 fn file(key: &Key, name: &str, value: &str) -> String {
     let line = format!("{name} = {value}\n");
     let server = "[servers.a]\ncommand = 'x'\n";
+    let issuer = "[auth.issuers.a]\nissuer = 'https://a'\naudiences = ['x']\n";
     match key.place {
         KeyTable::Root => line,
         KeyTable::Gateway => format!("[gateway]\n{line}"),
@@ -140,6 +154,27 @@ fn file(key: &Key, name: &str, value: &str) -> String {
         KeyTable::Limits => format!("{server}[servers.a.limits]\n{line}"),
         KeyTable::Files => format!("{server}[servers.a.files]\n{line}"),
         KeyTable::Tool => format!("{server}[servers.a.tools.t]\n{line}"),
+        KeyTable::Listener if key.name == "listen" => format!("[http.listeners.a]\n{line}"),
+        KeyTable::Listener => format!("[http.listeners.a]\nlisten = '127.0.0.1:1'\n{line}"),
+        KeyTable::Tls => {
+            format!("[http.listeners.a]\nlisten = '127.0.0.1:1'\n[http.listeners.a.tls]\n{line}")
+        }
+        KeyTable::Auth => format!("[auth]\n{line}"),
+        KeyTable::ApiKey if key.name == "sha256" => format!("[[auth.keys.a]]\n{line}"),
+        KeyTable::ApiKey => format!("[[auth.keys.a]]\nsha256 = '{}'\n{line}", "0f".repeat(32)),
+        KeyTable::Issuer if key.name == "issuer" => format!("[auth.issuers.a]\n{line}"),
+        KeyTable::Issuer if key.name == "audiences" => {
+            format!("[auth.issuers.a]\nissuer = 'https://a'\n{line}")
+        }
+        KeyTable::Issuer => format!("{issuer}{line}"),
+        KeyTable::Introspection => format!("{issuer}[auth.issuers.a.introspection]\n{line}"),
+        KeyTable::TrustedProxy => format!("[auth.proxy]\n{line}"),
+        KeyTable::Policy if key.name == "who" => format!("[[policy]]\ntools = ['*/*']\n{line}"),
+        KeyTable::Policy if key.name == "tools" => format!("[[policy]]\nwho = ['*']\n{line}"),
+        KeyTable::Policy => format!("[[policy]]\nwho = ['*']\ntools = ['*/*']\n{line}"),
+        KeyTable::LimitRule if key.name == "rate" => format!("[[limits.rules]]\nwho = ['*']\n{line}"),
+        KeyTable::LimitRule if key.name == "who" => format!("[[limits.rules]]\nrate = '1/s'\n{line}"),
+        KeyTable::LimitRule => format!("[[limits.rules]]\nwho = ['*']\nrate = '1/s'\n{line}"),
         _ => unreachable!("a place without a heading"),
     }
 }

@@ -31,6 +31,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// feed.
     fn feed(&self, principal: &Principal, session: &Session) -> Feed;
 
+    /// Whether it takes requests.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Is told that a client or an operator was refused before the body of the request was read.
     fn turned_away(&self, _status: u16, _reason: &str, _operator: bool) {}
 
@@ -64,6 +69,10 @@ impl Backend for Gateway {
 
     fn feed(&self, principal: &Principal, session: &Session) -> Feed {
         Self::feed(self, principal, session)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_started()
     }
 
     fn turned_away(&self, status: u16, reason: &str, operator: bool) {

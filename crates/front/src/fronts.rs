@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "http")]
-use crate::http::{Api, Workers, authenticator, router, serve, serve_socket};
+use crate::http::{Api, Workers, authenticator, control_router, router, serve, serve_socket};
 use crate::stdio::{LineOptions, serve_lines};
 #[cfg(feature = "http")]
 use crate::token::Token;
@@ -61,9 +61,7 @@ pub fn serve_control(
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
-        let any = || vec!["*".to_owned()];
-        let open = HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
-        let clients = router(gateway, &open, authenticator(&open, None), shutdown.clone());
+        let clients = control_router(gateway, shutdown.clone());
         serve_socket(listener, api, clients, shutdown).await;
     })
 }

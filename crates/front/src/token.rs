@@ -41,12 +41,12 @@ impl Token {
     }
 
     /// Whether `offered` is the token, compared in constant time.
-    pub(crate) fn matches(&self, offered: &[u8]) -> bool {
+    pub fn matches(&self, offered: &[u8]) -> bool {
         self.value.expose().as_bytes().ct_eq(offered).into()
     }
 
     /// The principal of its holders.
-    pub(crate) const fn principal(&self) -> &Principal {
+    pub const fn principal(&self) -> &Principal {
         &self.principal
     }
 }

@@ -350,6 +350,17 @@ impl Gateway {
         RpcError::new(code::INVALID_PARAMS, &error.message)
     }
 
+    /// Refuses a method that is not served to the principal. If something that others have is behind it, that is recorded.
+    async fn refuse_method(&self, caller: &Caller, request: &ClientRequest) -> RpcError {
+        let error = not_offered(&request.method);
+        if let Some(why) = self.0.why_not_served(caller, request) {
+            let call = Call::new(caller, request, None);
+            let failed = GatewayError::new(Code::ProviderToolUnknown, error.message());
+            self.0.gate.pass(&call, &RefusedRequest::denied(request, failed, why)).await;
+        }
+        error
+    }
+
     /// Answers a request whose client may be asked something, or that resumes a parked call.
     async fn answer_parkable(
         &self,
@@ -402,7 +413,7 @@ impl Gateway {
     ) -> Result<Spliced, RpcError> {
         let (method, era) = (&request.method, caller.era());
         if !method.eras().has(era) || !self.serves(&caller.principal, era, method) {
-            return Err(not_offered(method));
+            return Err(Box::pin(self.refuse_method(caller, request)).await);
         }
         match method.of_client() {
             Some(ClientMethod::ToolsCall) => self.call_tool(caller, request, progress).await,
@@ -611,6 +622,21 @@ impl Inner {
             ResourceOwner::Servers(servers) => Some(&*servers.first()?.server),
         };
         Some(authorizer.why_denied(principal, Action::Read, resource(server, whole.own_uri(uri))))
+    }
+
+    /// Why what a request names does not exist for a principal, if it has nothing of that kind.
+    fn why_not_served(&self, caller: &Caller, request: &ClientRequest) -> Option<String> {
+        let named = |member| request.params.get(member).and_then(|name| name.to_text());
+        match request.method.of_client()? {
+            ClientMethod::PromptsGet => {
+                let name = named("name")?;
+                self.why_denied(&caller.principal, Action::Get, |whole| {
+                    whole.prompts.get(&name).map(|entry| entry.thing())
+                })
+            }
+            ClientMethod::ResourcesRead => self.why_unreadable(&caller.principal, &named("uri")?),
+            _ => None,
+        }
     }
 
     /// Whether a principal may still use what its parked call is about, with the credential that it shows now.

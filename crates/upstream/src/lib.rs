@@ -34,4 +34,6 @@ pub use server::{
 pub use sharing::leases::{Lease, LeaseOwner, Reason};
 pub use sharing::pool::OneShot;
 pub use sharing::registry::Registry;
+#[cfg(feature = "http")]
+pub use transport::dial::open_stream;
 pub use transport::{credentials, relay};

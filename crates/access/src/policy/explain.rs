@@ -13,7 +13,7 @@ use super::patterns::matches;
 use super::rules::Rules;
 use super::template::{covers, covers_pattern, may_meet};
 use super::uri::resolved;
-use super::who::{RuleSet, means};
+use super::who::RuleSet;
 
 /// Why something is allowed or denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Rules {
             .iter()
             .enumerate()
             .filter(|(number, _)| among.is_none_or(|among| among.has(*number)))
-            .filter_map(|(_, rule)| Some((rule, rule.who.iter().find(|who| means(who, principal))?)))
+            .filter_map(|(_, rule)| Some((rule, rule.who.iter().find(|who| principal.is(who))?)))
             .collect();
         let server = thing.server.unwrap_or(OWN_SERVER);
         let spelled = if action == Action::Read { resolved(thing.name) } else { None };

@@ -5,9 +5,6 @@ use std::collections::HashMap;
 use bridgehead_config::{PolicyRule, Who};
 use bridgehead_gateway::{Principal, PrincipalKind};
 
-/// The id of the gateway's own user where the user was not looked up.
-const LOCAL: &str = "local";
-
 /// The rules by whom they speak of, so that finding those of a principal takes a look-up for its id and for each of its
 /// groups, however many rules there are.
 #[derive(Debug)]
@@ -64,19 +61,18 @@ impl WhoIndex {
     }
 }
 
-/// Everything that rules may call a principal.
+/// Everything that rules may call a principal: those words of which [`Principal::is`] says that they mean it.
 fn names(principal: &Principal, own_user: u32) -> Vec<Who> {
     let id = principal.as_str();
     let after = |prefix: &str| id.strip_prefix(prefix).map(str::to_owned);
     let mut names = vec![Who::Everyone];
     match principal.kind() {
         PrincipalKind::Local => {
-            let user =
-                if id == LOCAL { Some(own_user) } else { after("local:").and_then(|user| user.parse().ok()) };
+            let user = after("local:").and_then(|user| user.parse().ok());
             names.extend(user.map(Who::LocalUser));
             names.extend((user == Some(own_user)).then_some(Who::Local));
         }
-        PrincipalKind::Token => names.push(Who::Token),
+        PrincipalKind::Token => names.extend((id == "token").then_some(Who::Token)),
         PrincipalKind::Key => names.extend(after("key:").map(Who::Key)),
         PrincipalKind::Proxy => names.extend(after("proxy:").map(Who::Proxy)),
         PrincipalKind::Issuer => {
@@ -91,27 +87,6 @@ fn names(principal: &Principal, own_user: u32) -> Vec<Who> {
     }
     names.extend(principal.groups().map(|group| Who::Group(group.to_owned())));
     names
-}
-
-/// Whether a rule's word for somebody means this principal.
-pub(super) fn means(who: &Who, principal: &Principal) -> bool {
-    let (id, kind) = (principal.as_str(), principal.kind());
-    match who {
-        Who::Everyone => true,
-        Who::Local => kind == PrincipalKind::Local && (id == LOCAL || *id == format!("local:{}", own_user())),
-        Who::LocalUser(user) => {
-            let is_own = *user == own_user() && id == LOCAL;
-            kind == PrincipalKind::Local && (is_own || *id == format!("local:{user}"))
-        }
-        Who::Token => kind == PrincipalKind::Token,
-        Who::Key(_) => kind == PrincipalKind::Key && *id == who.to_string(),
-        Who::Proxy(_) => kind == PrincipalKind::Proxy && *id == who.to_string(),
-        Who::Group(name) => principal.groups().any(|group| group == name),
-        Who::Subject { issuer, subject } => {
-            let own = id.split_once('/').filter(|_| kind == PrincipalKind::Issuer);
-            own.is_some_and(|(of, sub)| of == issuer && (subject == "*" || sub == subject))
-        }
-    }
 }
 
 /// The user that runs this program.
@@ -147,7 +122,7 @@ mod tests {
         ];
         let check = |principal: Principal, expected: &[&str]| {
             let meant: Vec<String> =
-                all.iter().filter(|who| means(who, &principal)).map(ToString::to_string).collect();
+                all.iter().filter(|who| principal.is(who)).map(ToString::to_string).collect();
             let expected: Vec<&str> = [&["*"], expected].concat();
             assert_eq!(meant, expected, "{principal}");
             let rule =
@@ -176,6 +151,7 @@ mod tests {
         check(Principal::new("ada", PrincipalKind::Key), &[]);
         check(Principal::new("key:ci", PrincipalKind::Proxy), &[]);
         check(Principal::new("local", PrincipalKind::Issuer), &[]);
+        check(Principal::named("other"), &[]);
     }
 
     /// Rules beyond the first word of the set are found too.

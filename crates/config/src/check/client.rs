@@ -80,7 +80,7 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             }
         }
     }
-    let besides = Besides { token: &config.http.token, audit: &config.audit };
+    let besides = Besides { http: &config.http, audit: &config.audit, keys_file: None };
     reach::settle(&mut placed, besides, world, findings);
     config.servers = placed.into_iter().map(|one| one.server).collect();
     config

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::World;
 use super::reach::{Placed, Refusal, writable};
 use crate::server::{Confinement, Launch, Network, OnMissing, ServerConfig, Stdio};
-use crate::settings::{AuditSettings, TokenSource};
+use crate::settings::{AuditSettings, HttpSettings, TokenSource};
 use crate::trail::Trail;
 
 /// Variables that tell interpreters and loaders where to take code from. docs/isolation.md lists them too.
@@ -80,8 +80,9 @@ struct Guarded {
 /// The parts of the configuration beside its servers that matter here.
 #[derive(Clone, Copy)]
 pub(crate) struct Besides<'c> {
-    pub(crate) token: &'c TokenSource,
+    pub(crate) http: &'c HttpSettings,
     pub(crate) audit: &'c AuditSettings,
+    pub(crate) keys_file: Option<&'c Path>,
 }
 
 /// The servers that may write something guarded, each with the reason.
@@ -154,7 +155,7 @@ fn is_as_confined(server: &ServerConfig, than: Option<&Confinement>) -> bool {
 fn of_the_gateway(
     file: &Path,
     placed: &[Placed<'_>],
-    Besides { token, audit }: Besides<'_>,
+    Besides { http, audit, keys_file }: Besides<'_>,
     world: World<'_>,
 ) -> Vec<Guarded> {
     let env_file = |one: &Placed<'_>| {
@@ -169,8 +170,15 @@ fn of_the_gateway(
         guarded.push(Guarded { trail: Trail::of(&path), what, folder, of: None });
     };
     add(file.to_owned(), "the configuration", false);
-    if let TokenSource::File(file) = token {
+    if let TokenSource::File(file) = &http.token {
         add(absolute(world.base, file), "the token", false);
+    }
+    if let Some(file) = keys_file {
+        add(absolute(world.base, file), "the keys of clients in", false);
+    }
+    for tls in http.listeners.iter().filter_map(|listener| listener.tls.as_ref()) {
+        add(absolute(world.base, &tls.key_file), "the TLS key", false);
+        add(absolute(world.base, &tls.cert_file), "the TLS certificate", false);
     }
     for (file, what) in
         [(&audit.signing_key_file, "the signing key"), (&audit.checkpoint_file, "the checkpoints")]

@@ -1,7 +1,13 @@
 //! The table of keys itself. To make a reserved key work, set its status to `Supported` and read it in `check`.
 
-use super::KeyTable::{self, Audit, Bounds, Files, Gateway, Http, Limits, Queue, Root, Server, Tool};
-use super::ValueKind::{self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, Map, Table, Tables, Text};
+use super::KeyTable::{
+    self, ApiKey, Audit, Auth, Bounds, Files, Gateway, Http, Introspection, Issuer, LimitRule, Limits,
+    Listener, Policy, Queue, Root, Server, Tls, Tool, TrustedProxy,
+};
+use super::ValueKind::{
+    self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, ListMap, Map, NamedRows, Rows, Table, Tables,
+    Text, Time,
+};
 use super::{Key, Status};
 
 const DAY_MS: u64 = 86_400_000;
@@ -43,6 +49,8 @@ pub const KEYS: &[Key] = &[
     works(Root, "http", Table(Http), "", "How clients reach the gateway over HTTP."),
     works(Root, "limits", Table(Bounds), "", "How long the gateway waits for requests, and how much it holds in memory for clients and servers."),
     works(Root, "audit", Table(Audit), "", "What the audit record holds, and where it is kept."),
+    works(Root, "auth", Table(Auth), "", "Who is admitted, and as whom."),
+    works(Root, "policy", Rows(Policy), "", "Who may use what. Without rules that allow something, everybody who is admitted may use everything that no rule denies; with one, everybody may use what a rule allows."),
     works(Root, "servers", Tables(Server), "", "The MCP servers behind the gateway, each under its name."),
     works(Root, "queues", Tables(Queue), "", "Queues, each under its name; a queue limits how many calls run at once."),
 
@@ -62,8 +70,9 @@ pub const KEYS: &[Key] = &[
     later(LATER, Gateway, "roots", List, "", "Folders announced to servers that ask for roots."),
 
     works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port to listen on; any address other than loopback requires a token."),
+    works(Http, "listeners", Tables(Listener), "", "More addresses at which clients are served, each under its name."),
     works(Http, "allowed_hosts", List, "loopback names", "`Host` headers accepted besides the loopback names; with a token, every `Host` is accepted."),
-    works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers accepted besides the loopback origins; pages from these origins may use the endpoint from a browser (CORS)."),
+    works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers accepted besides the loopback origins; pages from these origins may use the endpoint from a browser (CORS). `\"*\"` admits every origin, and needs configured credentials."),
     works(Http, "local_users", ChoiceOrList(&["same", "any"]), "\"same\"", "Who on this machine may connect when no token is required: the gateway's own user (`\"same\"`), every user (`\"any\"`), or the listed users, by name or number."),
     works(Http, "token_file", Text, "", "File that holds the bearer token clients must send."),
     works(Http, "token_env", Text, "", "Name of the environment variable that holds the bearer token clients must send."),
@@ -77,6 +86,8 @@ pub const KEYS: &[Key] = &[
     works(Bounds, "body_ms", DURATION, "60000", "How long an HTTP client may take to send the whole body of a request."),
     works(Bounds, "held_mb", HELD, "512", "How much the gateway holds in memory for all clients and servers together, in megabytes: request bodies, waiting answers, resumable streams, tool lists."),
     works(Bounds, "held_per_peer_mb", HELD, "64", "How much of `held_mb` one session, connection or server may take, in megabytes."),
+    works(Bounds, "views_mb", HELD, "64", "How much the prepared lists of all principals may take together, in megabytes; further lists are assembled for each request."),
+    works(Bounds, "rules", Rows(LimitRule), "", "How much each principal may do."),
 
     works(Audit, "store", Choice(&["sqlite", "none"]), "\"sqlite\"", "Whether calls are recorded: in SQLite files (`sqlite`) or not at all (`none`); mode `test` records nothing."),
     works(Audit, "folder", Text, "`$XDG_STATE_HOME/bridgehead/audit`", "Folder of the audit record."),
@@ -153,4 +164,61 @@ pub const KEYS: &[Key] = &[
 
     works(Queue, "concurrency", COUNT, "64", "How many calls run at once."),
     works(Queue, "max_waiting", Integer { least: 0, most: 1_000_000 }, "1024", "How many calls may wait for their turn; further calls are refused."),
+
+    works(Listener, "listen", Text, "", "Address and port, or `unix:PATH` for a Unix socket."),
+    works(Listener, "auth", Choice(&["open", "required"]), "what `[auth]` says", "Whether clients need credentials here: `open` admits the users of this machine without them, `required` admits nobody without them."),
+    works(Listener, "tls", Table(Tls), "", "Certificate and key, for TLS."),
+
+    works(Tls, "cert_file", Text, "", "File with the chain of certificates, in PEM; it is read again when it changes."),
+    works(Tls, "key_file", Text, "", "File with the private key, in PEM, which only its owner may read."),
+
+    works(Auth, "public_url", Text, "", "Address that clients use, without a slash at the end: the base of metadata and challenges, and an accepted audience of tokens."),
+    works(Auth, "local", Flag, "false", "Whether a local user is admitted over loopback without credentials, although credentials are configured."),
+    works(Auth, "keys_file", Text, "`keys.toml` beside this file", "File to which `bridgehead key new` adds keys, and which the gateway watches."),
+    works(Auth, "keys", NamedRows(ApiKey), "", "API keys, each under its name; several under one name are valid side by side."),
+    works(Auth, "issuers", Tables(Issuer), "", "Authorization servers whose tokens are accepted, each under its name."),
+    works(Auth, "proxy", Table(TrustedProxy), "", "Proxy that authenticates its clients and names them in a header."),
+    works(Auth, "operators", List, "[]", "Who may use the operators' API, written as in a rule."),
+    works(Auth, "operators_read", List, "[]", "Who may use the part of the operators' API that changes nothing."),
+    works(Auth, "step_up", Choice(&["http", "in-band"]), "\"http\"", "How a call whose scope is missing is answered: with status 403 and a challenge, as the protocol says (`http`), or with a JSON-RPC error (`in-band`)."),
+    works(Auth, "legacy_discovery", Flag, "false", "Serves the metadata of the first issuer where clients of 2025-03-26 look for it."),
+
+    works(ApiKey, "sha256", Text, "", "Digest (SHA-256) of the key, in hexadecimal; `bridgehead key new` prints the key and stores its digest."),
+    works(ApiKey, "groups", List, "[]", "Groups of its holder."),
+    works(ApiKey, "scopes", List, "[]", "Scopes of its holder."),
+    works(ApiKey, "expires", Time, "never", "When it stops working: a time with its offset (RFC 3339), or a date, which means the first moment of that day in UTC."),
+
+    works(Issuer, "issuer", Text, "", "Identifier of the issuer, exactly as its tokens have it in `iss`."),
+    works(Issuer, "audiences", List, "[]", "Audiences that are accepted besides `public_url`."),
+    works(Issuer, "algorithms", List, "[\"RS256\", \"PS256\", \"ES256\", \"EdDSA\"]", "Signature algorithms that are accepted."),
+    works(Issuer, "jwks", Text, "by its metadata", "Address of the issuer's keys."),
+    works(Issuer, "introspection", Table(Introspection), "", "How tokens of this issuer are checked if they are opaque; with it, they are never read as JWTs."),
+    works(Issuer, "groups_claim", Text, "", "Claim that lists the groups of the principal."),
+    works(Issuer, "required_scopes", List, "[]", "Scopes that every request needs."),
+    works(Issuer, "scope_includes", ListMap, "{}", "Scopes that include others, as `\"repo\" = [\"repo:read\"]`."),
+
+    works(Introspection, "url", Text, "by its metadata", "Address that is asked about a token (RFC 7662)."),
+    works(Introspection, "client_id", Text, "", "The gateway's own client id at the issuer."),
+    works(Introspection, "client_secret", Text, "", "The gateway's own secret at the issuer, as a reference such as `${NAME}`; never shown."),
+
+    works(TrustedProxy, "proxies", List, "", "Addresses or networks of the proxy, such as `10.0.0.0/8`; only these TCP peers, and Unix sockets, are believed."),
+    works(TrustedProxy, "user_header", Text, "", "Header that names the principal."),
+    works(TrustedProxy, "groups_header", Text, "", "Header that lists the groups of the principal, separated by commas."),
+
+    works(Policy, "who", List, "", "Whom the rule speaks of: `*`, `local`, `local:UID`, `token`, `key:NAME`, `group:NAME`, `proxy:NAME`, `ISSUER/SUBJECT` or `ISSUER/*`."),
+    works(Policy, "tools", List, "[]", "Tools they may call, as `SERVER/NAME` with the server's own name of the tool; both may be patterns, and letter case does not matter. The gateway's own tools are those of the server `bridgehead`."),
+    works(Policy, "prompts", List, "[]", "Prompts they may get, as `SERVER/NAME`."),
+    works(Policy, "resources", List, "[]", "Resources they may read, as `SERVER/URI`."),
+    works(Policy, "deny_tools", List, "[]", "Tools they may not call, whatever other rules allow."),
+    works(Policy, "deny_prompts", List, "[]", "Prompts they may not get, whatever other rules allow."),
+    works(Policy, "deny_resources", List, "[]", "Resources they may not read, whatever other rules allow."),
+    works(Policy, "scopes", ListMap, "{}", "Scopes that calls of these tools need, as `\"github/create_*\" = [\"repo:write\"]`; the tools stay visible without them."),
+    works(Policy, "read_only", Flag, "false", "Whether `tools` admits only those tools whose server says that they change nothing."),
+
+    works(LimitRule, "who", List, "", "Whom the rule limits, each on its own; written as in `[[policy]]`."),
+    works(LimitRule, "tools", List, "everything", "Tools whose calls count, written as in `[[policy]]`."),
+    works(LimitRule, "rate", Text, "", "How many requests per time, as `60/min`; the units are `s`, `sec`, `min`, `h`, `hour` and `day`."),
+    works(LimitRule, "burst", LIMIT, "the number in `rate`", "How many of them may come at once."),
+    works(LimitRule, "concurrent", LIMIT, "", "How many requests may run at once; further ones wait for their turn."),
+    works(LimitRule, "budget_per_day", Integer { least: 1, most: i64::MAX as u64 }, "", "How much may be spent each day (UTC); a call costs what `cost` of its tool says."),
 ];

@@ -1,4 +1,5 @@
 //! Shared by the tests of mistakes.
+#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
 

@@ -49,7 +49,7 @@ where
         (Some(_), true) => {
             let (parts, _) = request.into_parts();
             match front.guard.serves_host(&parts) {
-                true => allowed(&parts.headers),
+                true => allowed(&parts.headers, METHODS),
                 false => reply::empty(StatusCode::FORBIDDEN),
             }
         }
@@ -65,10 +65,10 @@ where
 }
 
 /// The answer to a preflight.
-fn allowed(asked: &HeaderMap) -> Reply {
+pub(super) fn allowed(asked: &HeaderMap, methods: &'static str) -> Reply {
     let mut reply = reply::empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(MAX_AGE));
     let granted = granted(asked.get_all(header::ACCESS_CONTROL_REQUEST_HEADERS).iter());
     if let Ok(granted) = HeaderValue::from_str(&granted) {

@@ -27,7 +27,7 @@ use super::replay::{self, Manner, Reader};
 use super::reply::{self, Answer, Body, Reply};
 use super::running::{OnDisconnect, Running};
 use super::session::{Lease, Session, StreamLease};
-use super::sse;
+use super::{sse, step_up};
 use crate::Backend;
 use crate::era::{self, Reading};
 use crate::inflight::until_cancelled;
@@ -199,14 +199,20 @@ fn call<B: Backend>(
         session: session.identity.clone(),
         questioner: way.questioner,
     };
-    let (backend, lease) = (front.backend.clone(), lease.clone());
+    let (backend, lease, guard) = (front.backend.clone(), lease.clone(), Arc::clone(&front.guard));
     Ok(Running::new(OnDisconnect::Finish, async move {
         let _in_use = lease;
         let answer = pin!(backend.answer(&caller, &request, way.progress));
         let answer = pin!(guarded(&backend, answer));
         let outcome = until_cancelled(answer, registration).await?.and_then(|outcome| outcome);
         let id = entry.id().clone();
-        entry.finish().then(|| Answer::new(&id, outcome.as_ref()))
+        entry.finish().then(|| {
+            let answer = Answer::new(&id, outcome.as_ref());
+            match &outcome {
+                Ok(_) => answer,
+                Err(error) => step_up::challenged(&guard, error, answer),
+            }
+        })
     }))
 }
 
@@ -239,10 +245,8 @@ pub(crate) async fn batch<B: Backend>(
             Err(malformed) => {
                 let mut out = BytesMut::new();
                 malformed_response(&mut out, &malformed);
-                answers.push(Err(Answer {
-                    status: StatusCode::OK,
-                    body: Raw::parse(out.freeze()).map(Spliced::from).unwrap_or_default(),
-                }));
+                let body = Raw::parse(out.freeze()).map(Spliced::from).unwrap_or_default();
+                answers.push(Err(Answer::whole(body)));
             }
         }
     }

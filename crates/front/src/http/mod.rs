@@ -1,8 +1,8 @@
 //! Serves clients over streamable HTTP at one endpoint, both eras side by side.
 //!
-//! The order of checks is fixed and part of the protocol: authentication ([`auth`]), media types, body,
-//! JSON, era, then the era's own rules ([`modern`], [`legacy`]). Nothing here is remembered between
-//! modern requests; legacy requests belong to [`session`]s.
+//! The order of checks is fixed and part of the protocol: `Host`, `Origin`, a preflight ([`cors`]), what anybody may read
+//! ([`well_known`]), credentials ([`auth`]), media types, body, JSON, era, then the era's own rules ([`modern`], [`legacy`]).
+//! Nothing here is remembered between modern requests; legacy requests belong to [`session`]s.
 
 mod admission;
 mod api;
@@ -20,6 +20,8 @@ mod running;
 mod session;
 mod sse;
 mod stateless;
+mod step_up;
+mod well_known;
 mod workers;
 
 use std::net::SocketAddr;
@@ -35,7 +37,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
 
 pub use api::{API, Api, serve_socket};
-pub use auth::{Authenticating, Authenticator, Peer, Refusal, authenticator};
+pub use auth::{
+    Authenticating, Authenticator, LocalRule, LocalUser, Peer, PeerUser, Refusal, authenticator, bearer_token,
+};
 pub use connection::serve;
 pub use reply::Body;
 pub use workers::Workers;
@@ -51,11 +55,13 @@ use crate::panics::guarded;
 pub const ENDPOINT: &str = "/mcp";
 /// The path that answers `ok` to anybody.
 pub const HEALTH: &str = "/healthz";
+/// The path that says to anybody whether the gateway takes requests.
+pub const READINESS: &str = "/readyz";
 
 /// What all requests share.
 struct Front<B> {
     backend: B,
-    guard: Guard,
+    guard: Arc<Guard>,
     sessions: Arc<Sessions>,
     stateless: Arc<Stateless>,
     max_body_bytes: usize,
@@ -73,6 +79,20 @@ pub fn router<B: Backend>(
     backend: B,
     settings: &HttpSettings,
     authenticator: Box<dyn Authenticator>,
+    shutdown: CancellationToken,
+) -> Routes<B> {
+    routes(backend, settings, Guard::new(settings, authenticator), shutdown)
+}
+
+/// The routes of the control socket, where everybody is the gateway's own user.
+pub(crate) fn control_router<B: Backend>(backend: B, shutdown: CancellationToken) -> Routes<B> {
+    routes(backend, &HttpSettings::default(), Guard::of_control_socket(), shutdown)
+}
+
+fn routes<B: Backend>(
+    backend: B,
+    settings: &HttpSettings,
+    guard: Guard,
     shutdown: CancellationToken,
 ) -> Routes<B> {
     let sessions = Arc::new(Sessions::new(settings.max_sessions, settings.session_idle, Budget::process()));
@@ -101,7 +121,7 @@ pub fn router<B: Backend>(
     });
     let front = Front {
         backend,
-        guard: Guard::new(settings, authenticator),
+        guard: Arc::new(guard),
         sessions,
         stateless,
         max_body_bytes: settings.max_body_bytes,
@@ -143,13 +163,14 @@ impl<B: Backend> Routes<B> {
         self.0.head_within
     }
 
-    /// Answers one HTTP request. Its peer counts as admitted: the owner of these routes decides who may send one.
+    /// Answers one HTTP request. Its peer counts as the gateway's own user: the owner of these routes decides who may send one.
     pub async fn answer<D>(&self, request: Request<D>) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
     {
-        self.answer_to(Peer::Admitted, request).await
+        let own = rustix::process::geteuid().as_raw();
+        self.answer_to(Peer { address: None, user: PeerUser::Admitted(Some(own)) }, request).await
     }
 
     /// Finds out who connects.
@@ -182,15 +203,20 @@ impl<B: Backend> Routes<B> {
             ENDPOINT if self.0.guard.lists_origins() => Box::pin(cors::answer(&self.0, peer, request)).await,
             ENDPOINT => endpoint(&self.0, peer, request).await,
             HEALTH => reply::text("ok"),
+            READINESS => well_known::readiness(self.0.backend.is_ready() && !self.0.shutdown.is_cancelled()),
+            path if well_known::is_one(path) => well_known::metadata(&self.0.guard, request),
             path if path.starts_with(API) && self.0.api.get().is_some() => {
                 Box::pin(operate(&self.0, request)).await
             }
-            _ => {
-                let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
-                reply::error(StatusCode::NOT_FOUND, None, &error)
-            }
+            _ => nothing_here(),
         }
     }
+}
+
+/// The answer at a path that is not served.
+fn nothing_here() -> Reply {
+    let error = RpcError::new(code::INVALID_REQUEST, "nothing here; the MCP endpoint is `/mcp`");
+    reply::error(StatusCode::NOT_FOUND, None, &error)
 }
 
 /// The answer to a request without an id, if serving it panicked.
@@ -210,9 +236,7 @@ where
             front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, false);
             let error = RpcError::new(code::INVALID_REQUEST, &refusal.reason);
             let mut reply = reply::error(refusal.status, None, &error);
-            if refusal.status == StatusCode::UNAUTHORIZED {
-                reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
+            refusal.mark(reply.headers_mut());
             return reply;
         }
     };
@@ -238,9 +262,7 @@ where
     if let Err(refusal) = front.guard.admit_operator(&parts, api.token()).await {
         front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, true);
         let mut reply = api::failed(refusal.status, &refusal.reason);
-        if refusal.status == StatusCode::UNAUTHORIZED {
-            reply.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
+        refusal.mark(reply.headers_mut());
         return reply;
     }
     api.answer(Request::from_parts(parts, content)).await

@@ -1,6 +1,7 @@
 //! Requests of the modern era: each is self-contained and mirrored in its headers.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, Principal, ProgressSink};
 use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code};
@@ -8,10 +9,11 @@ use http::{HeaderMap, StatusCode};
 use tracing::debug;
 
 use super::Front;
+use super::auth::guard::Guard;
 use super::headers::{self, Version};
 use super::reply::{self, Answer, Reply};
 use super::running::{OnDisconnect, Running};
-use super::sse;
+use super::{sse, step_up};
 use crate::Backend;
 use crate::era::{self, Reading};
 use crate::panics::guarded;
@@ -61,8 +63,8 @@ pub(crate) fn check<B: Backend>(
 }
 
 /// The reply to a request that had no notifications before its outcome.
-pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
-    encode(&passed.id, &passed.request, outcome, passed.served).into_reply()
+pub(crate) fn answer(guard: &Guard, passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Reply {
+    encode(guard, &passed.id, &passed.request, outcome, passed.served).into_reply()
 }
 
 /// Answers a request that may get notifications before its answer. A listen ends with its result when the front shuts
@@ -70,12 +72,12 @@ pub(crate) fn answer(passed: &Passed, outcome: &Result<Spliced, RpcError>) -> Re
 pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
     let until = (passed.request.method == Method::Listen).then(|| front.shutdown.clone());
-    let backend = front.backend.clone();
+    let (backend, guard) = (front.backend.clone(), Arc::clone(&front.guard));
     let call = Running::new(OnDisconnect::Cancel, async move {
         let Passed { id, served, request, caller } = passed;
         let answering = pin!(backend.answer(&caller, &request, Some(sink)));
         let outcome = guarded(&backend, answering).await.and_then(|outcome| outcome);
-        Some(encode(&id, &request, &outcome, served))
+        Some(encode(&guard, &id, &request, &outcome, served))
     });
     sse::answer(call, Some(notes), front.keep_alive, until).await
 }
@@ -106,14 +108,24 @@ fn rules<B: Backend>(
     Ok(())
 }
 
-fn encode(id: &Id, request: &ClientRequest, outcome: &Result<Spliced, RpcError>, served: bool) -> Answer {
+fn encode(
+    guard: &Guard,
+    id: &Id,
+    request: &ClientRequest,
+    outcome: &Result<Spliced, RpcError>,
+    served: bool,
+) -> Answer {
     let status = match outcome {
         Ok(_) => StatusCode::OK,
         // Refused for its form, not for what it asks. Only a failed request is checked again, and hardly any fails.
         Err(_) if request.params.ambiguous(request.method.params()).is_some() => StatusCode::BAD_REQUEST,
         Err(error) => status(error.code(), served),
     };
-    Answer { status, ..Answer::new(id, outcome.as_ref()) }
+    let answer = Answer { status, ..Answer::new(id, outcome.as_ref()) };
+    match outcome {
+        Ok(_) => answer,
+        Err(error) => step_up::challenged(guard, error, answer),
+    }
 }
 
 /// The status of an error that the gateway answered: only errors about the protocol itself show in it. If

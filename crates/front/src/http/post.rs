@@ -136,7 +136,7 @@ async fn requested<B: Backend>(front: &Front<B>, posted: Posted<'_>, request: Re
             Ok(passed) if passed.wants_notes() => Box::pin(modern::answer_with_notes(front, passed)).await,
             Ok(passed) => {
                 let outcome = front.backend.answer(&passed.caller, &passed.request, None).await;
-                modern::answer(&passed, &outcome)
+                modern::answer(&front.guard, &passed, &outcome)
             }
             Err(refused) => *refused,
         },

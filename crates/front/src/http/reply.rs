@@ -9,7 +9,7 @@ use bridgehead_wire::held::Reservation;
 use bridgehead_wire::{Id, RpcError, Spliced, error_response, response_parts};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::StreamBody;
 
@@ -21,20 +21,29 @@ pub(crate) type Reply = Response<Body>;
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) body: Spliced,
+    /// Headers that belong to this answer alone.
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Answer {
     /// The answer to a request, with status 200.
     pub(crate) fn new(id: &Id, outcome: Result<&Spliced, &RpcError>) -> Self {
-        Self { status: StatusCode::OK, body: response_parts(id, outcome) }
+        Self::whole(response_parts(id, outcome))
+    }
+
+    /// A finished answer, with status 200.
+    pub(crate) const fn whole(body: Spliced) -> Self {
+        Self { status: StatusCode::OK, body, headers: Vec::new() }
     }
 
     /// As a plain JSON reply. A long answer leaves as its slices and is not copied again.
     pub(crate) fn into_reply(self) -> Reply {
-        match self.body.parts() {
+        let mut reply = match self.body.parts() {
             [only] => json(self.status, only.clone()),
             parts => with_json(self.status, Body(Content::Ready(parts.iter().cloned().collect()))),
-        }
+        };
+        reply.headers_mut().extend(self.headers.into_iter().map(|(name, value)| (Some(name), value)));
+        reply
     }
 }
 

@@ -138,11 +138,10 @@ impl http_body::Body for CallEvents {
 mod tests {
     use super::*;
     use crate::http::running::OnDisconnect;
-    use http::StatusCode;
     use http_body_util::BodyExt;
 
     fn done(body: &'static str) -> Option<Answer> {
-        Some(Answer { status: StatusCode::OK, body: bridgehead_wire::Raw::literal(body).into() })
+        Some(Answer::whole(bridgehead_wire::Raw::literal(body).into()))
     }
 
     async fn text(reply: Reply) -> String {

@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) panics: std::sync::Mutex<Vec<String>>,
     /// The session of each caller.
     pub(crate) sessions: std::sync::Mutex<Vec<Session>>,
+    /// Whether it has not started yet.
+    pub(crate) starting: std::sync::atomic::AtomicBool,
 }
 
 impl std::ops::Deref for Fake {
@@ -63,6 +65,7 @@ impl Fake {
             curse: std::sync::Mutex::default(),
             panics: std::sync::Mutex::default(),
             sessions: std::sync::Mutex::default(),
+            starting: std::sync::atomic::AtomicBool::new(false),
         }))
     }
 
@@ -152,6 +155,8 @@ impl Fake {
                 panic!("a panic at `call`");
             }
             "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
+            "scoped" => Err(missing_scope("gateway")),
+            "scoped_upstream" => Err(missing_scope("server")),
             "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
             "upstream_no_method" => Err(RpcError::new(code::METHOD_NOT_FOUND, "upstream says so")),
             _ => Err(RpcError::new(code::INVALID_PARAMS, "unknown tool")),
@@ -160,6 +165,12 @@ impl Fake {
         self.count(&self.finished);
         outcome.map(Spliced::from)
     }
+}
+
+/// The error of a call whose credential lacks scopes.
+fn missing_scope(source: &str) -> RpcError {
+    let data = serde_json::json!({"source": source, "code": "INSUFFICIENT_SCOPE", "scope": "read write"});
+    RpcError::with_data(code::INTERNAL_ERROR, "a scope is missing", &data)
 }
 
 /// Counts a call that is dropped before its end.
@@ -211,6 +222,10 @@ impl Backend for Fake {
     fn feed(&self, _principal: &Principal, session: &Session) -> Feed {
         self.panic_at("feed");
         session.feed_or(|number| self.feeds.open_session(number))
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.starting.load(Ordering::SeqCst)
     }
 
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) {

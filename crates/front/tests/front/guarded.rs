@@ -138,6 +138,24 @@ async fn other_users_of_the_machine_are_refused() {
     check(&with(LocalUsers::Same, Some(token)).await, 200, 200).await;
 }
 
+/// ACC-1: each user of the machine is a principal of its own, even where all may call.
+#[tokio::test]
+async fn each_local_user_is_a_principal() {
+    let fake = Fake::new();
+    let settings = HttpSettings { local_users: LocalUsers::Any, ..HttpSettings::default() };
+    let server = Server::with(&fake, settings, None).await;
+    ask_twice(std::net::TcpStream::connect(server.address).unwrap(), "").await;
+    let own = format!("local:{} 2026-07-28", rustix::process::geteuid().as_raw());
+    assert_eq!(*fake.callers.lock().unwrap(), [own.clone(), own.clone()]);
+    // Only root can act as another user.
+    let Some(stream) = connect_as_another(server.address) else { return };
+    ask_twice(stream, "").await;
+    let other = format!("local:{OTHER} 2026-07-28");
+    assert_eq!(*fake.callers.lock().unwrap(), [own.clone(), own, other.clone(), other]);
+    let sessions = fake.sessions.lock().unwrap().clone();
+    assert_ne!(sessions[0], sessions[2], "and has a session of its own");
+}
+
 /// WALL-6: every user may ask for the health of the gateway.
 #[tokio::test]
 async fn everybody_may_ask_for_the_health() {

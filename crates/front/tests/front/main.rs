@@ -8,6 +8,7 @@
 
 mod api;
 mod client;
+mod door;
 mod fake;
 mod guarded;
 mod limits;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
+use bridgehead_gateway::Principal;
 use bridgehead_schema::{HeaderKind, HeaderParameter};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -34,7 +35,7 @@ async fn a_request_is_answered_as_json_with_its_own_id() {
     let discover = modern("1", "server/discover", "");
     let with_session: Vec<_> = [mirrored("server/discover", ""), vec![("mcp-session-id", "x")]].concat();
     assert_eq!(server.post(&with_session, &discover).await.status, 200, "session ids mean nothing");
-    assert_eq!(fake.callers.lock().unwrap()[0], "local 2026-07-28");
+    assert_eq!(fake.callers.lock().unwrap()[0], format!("{} 2026-07-28", Principal::local()));
 }
 
 /// WIRE-1: a request that the gateway refuses because others could read it differently is a bad request; one that it

@@ -1,11 +1,13 @@
 //! What belongs to one principal is refused to every other, whichever authenticator names them.
 
+use std::time::Duration;
+
 use bridgehead_config::HttpSettings;
 use bridgehead_front::{Authenticating, Authenticator, Peer, Refusal};
 use bridgehead_gateway::{Principal, PrincipalKind};
 use futures_util::FutureExt;
 use futures_util::future::Either;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::client::{Server, mirrored};
 use crate::fake::{Fake, initialize, legacy, modern};
@@ -18,8 +20,11 @@ impl Authenticator for ByHeader {
         let looking = async move {
             tokio::task::yield_now().await;
             match headers.get("x-user").and_then(|user| user.to_str().ok()) {
+                Some("mallory") => Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "not so fast")
+                    .challenging(HeaderValue::from_static("Bearer error=\"invalid_token\""))
+                    .retrying(Duration::from_millis(1500))),
                 Some(user) => Ok(Principal::new(user, PrincipalKind::Token)),
-                None => Err(Refusal { status: StatusCode::UNAUTHORIZED, reason: "who are you?".into() }),
+                None => Err(Refusal::new(StatusCode::UNAUTHORIZED, "who are you?")),
             }
         };
         Either::Right(looking.boxed())
@@ -50,6 +55,12 @@ async fn an_authenticator_names_the_principal() {
     let refused = server.post(&mirrored("tools/list", ""), &body).await;
     assert_eq!(refused.error(), (401, -32600, None));
     assert!(refused.text.contains("who are you?") && refused.headers["www-authenticate"] == "Bearer");
+    assert!(!refused.headers.contains_key("retry-after"));
+    let headers: Vec<_> = [&mirrored("tools/list", "")[..], &[("x-user", "mallory")]].concat();
+    let refused = server.post(&headers, &body).await;
+    assert_eq!(refused.error(), (429, -32600, None));
+    assert_eq!(refused.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+    assert_eq!(refused.headers["retry-after"], "2", "rounded up");
     // A modern principal has the same session from request to request, and shares it with no other.
     let sessions = fake.sessions.lock().unwrap().clone();
     assert_eq!(sessions[0], sessions[2]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 use bridgehead_front::{authenticator, router};
-use bridgehead_gateway::Lists;
+use bridgehead_gateway::{Lists, Principal};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
@@ -26,7 +26,7 @@ async fn a_session_from_initialize_to_delete() {
     );
     let call = legacy("\"c\"", "tools/call", r#""name":"echo","arguments":{"n":1}"#);
     assert_eq!(server.in_session(&session, &call).await.json()["result"]["n"], 1);
-    assert_eq!(fake.callers.lock().unwrap()[0], "local 2025-06-18");
+    assert_eq!(fake.callers.lock().unwrap()[0], format!("{} 2025-06-18", Principal::local()));
     let ended = server.send("DELETE", &[("mcp-session-id", &session)], "").await;
     assert_eq!(ended.status, 204);
     assert_eq!(server.in_session(&session, &call).await.error(), (404, -32600, Some("\"c\"".to_owned())));

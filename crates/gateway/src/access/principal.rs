@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwapOption;
+use bridgehead_config::Who;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -99,9 +100,20 @@ impl Validity {
 }
 
 impl Principal {
-    /// The principal of an endpoint without authentication.
+    /// The user that the gateway runs as, `local:UID`: the principal of stdio, of the control socket, and of the program that
+    /// embeds the gateway.
     pub fn local() -> Self {
-        Self::new("local", PrincipalKind::Local)
+        static OWN: LazyLock<Principal> =
+            LazyLock::new(|| Principal::local_user(Some(rustix::process::geteuid().as_raw())));
+        OWN.clone()
+    }
+
+    /// A user of this machine, `local:UID`. Without an id it is `local`: some local user, whom the system does not name.
+    pub fn local_user(user: Option<u32>) -> Self {
+        match user {
+            Some(user) => Self::new(&format!("local:{user}"), PrincipalKind::Local),
+            None => Self::new("local", PrincipalKind::Local),
+        }
     }
 
     /// The principal that a token names.
@@ -187,6 +199,31 @@ impl Principal {
         self.0.scopes.iter().map(|scope| &**scope)
     }
 
+    /// Whether it is one of those that `who` speaks of. Ids are compared together with the kind of the credential, so that no
+    /// credential can pass for one of another kind.
+    pub fn is(&self, who: &Who) -> bool {
+        let named = |kind, start: &str, name: &str| {
+            self.0.kind == kind && self.0.id.strip_prefix(start).is_some_and(|rest| rest == name)
+        };
+        match who {
+            Who::Everyone => true,
+            Who::Local => self.0.kind == PrincipalKind::Local && *self == Self::local(),
+            Who::LocalUser(user) => {
+                let own = self.0.id.strip_prefix("local:").and_then(|own| own.parse::<u32>().ok());
+                self.0.kind == PrincipalKind::Local && own == Some(*user)
+            }
+            Who::Token => named(PrincipalKind::Token, "", "token"),
+            Who::Key(name) => named(PrincipalKind::Key, "key:", name),
+            Who::Group(name) => self.groups().any(|group| group == name),
+            Who::Subject { issuer, subject } => {
+                let own = self.0.id.strip_prefix(issuer.as_str()).and_then(|rest| rest.strip_prefix('/'));
+                self.0.kind == PrincipalKind::Issuer
+                    && own.is_some_and(|own| subject == "*" || own == subject)
+            }
+            Who::Proxy(name) => named(PrincipalKind::Proxy, "proxy:", name),
+        }
+    }
+
     /// How long the credential is good with which it was authenticated.
     pub fn validity(&self) -> &Validity {
         &self.0.validity
@@ -245,7 +282,51 @@ mod tests {
             (Some("read"), None, None)
         );
         assert_eq!((known.kind(), Principal::local().kind()), (PrincipalKind::Token, PrincipalKind::Local));
-        assert_eq!(Principal::local().as_str(), "local");
+        let own = format!("local:{}", rustix::process::geteuid().as_raw());
+        assert_eq!(Principal::local().as_str(), own);
+        assert_eq!(Principal::local_user(Some(7)).as_str(), "local:7");
+        assert_eq!(Principal::local_user(None).as_str(), "local");
+    }
+
+    /// ACC-1: a rule speaks of a principal only if both its id and the kind of its credential fit.
+    #[test]
+    fn whom_a_rule_speaks_of() {
+        #[track_caller]
+        fn check(principal: &Principal, who: &Who, expected: bool) {
+            assert_eq!(principal.is(who), expected, "{principal} {who}");
+        }
+        let subject = |issuer: &str, subject: &str| Who::Subject {
+            issuer: issuer.to_owned(),
+            subject: subject.to_owned(),
+        };
+        let own = rustix::process::geteuid().as_raw();
+        let all = [
+            (Principal::local(), Who::LocalUser(own)),
+            (Principal::local_user(Some(own + 1)), Who::LocalUser(own + 1)),
+            (Principal::new("token", PrincipalKind::Token), Who::Token),
+            (Principal::new("key:ci", PrincipalKind::Key), Who::Key("ci".to_owned())),
+            (Principal::new("corp/ada", PrincipalKind::Issuer), subject("corp", "ada")),
+            (Principal::new("proxy:ada", PrincipalKind::Proxy), Who::Proxy("ada".to_owned())),
+        ];
+        for (at, (principal, _)) in all.iter().enumerate() {
+            for (other, (_, who)) in all.iter().enumerate() {
+                check(principal, who, at == other);
+            }
+            check(principal, &Who::Everyone, true);
+            check(principal, &Who::Local, at == 0);
+            check(principal, &subject("corp", "*"), at == 4);
+            check(principal, &Who::Group("ops".to_owned()), false);
+            check(&principal.clone().in_groups(["build", "ops"]), &Who::Group("ops".to_owned()), true);
+            // The same id from a credential of another kind is not believed.
+            if at != 4 {
+                check(&Principal::new(principal.as_str(), PrincipalKind::Issuer), &all[at].1, false);
+            }
+        }
+        check(&Principal::local_user(None), &Who::Local, false);
+        check(&Principal::local_user(None), &Who::LocalUser(own), false);
+        check(&Principal::new("corp/ada", PrincipalKind::Key), &subject("corp", "ada"), false);
+        check(&Principal::new("corporate/ada", PrincipalKind::Issuer), &subject("corp", "*"), false);
+        check(&Principal::named("operator"), &Who::Token, false);
     }
 
     /// ACC-2: what a principal keeps open ends when its credential is revoked or expires.

@@ -134,6 +134,12 @@ impl Gateway {
         *running = Some(run);
     }
 
+    /// Whether it is between start and stop. In mode `minimal` it has nothing to start.
+    pub fn is_started(&self) -> bool {
+        let inner = self.inner();
+        inner.settings.mode == Mode::Minimal || inner.run.lock().is_some()
+    }
+
     /// Leaves every server, and returns when those that no other gateway uses have ended. The gateway can be
     /// started again.
     pub async fn stop(&self) {

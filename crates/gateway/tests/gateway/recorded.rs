@@ -53,7 +53,7 @@ async fn a_sink_gets_the_whole_call() {
     let before = bridgehead_call::Clock::monotonic(&clock);
     let ids = [(); 3].map(|()| CorrelationId::mint().to_string());
     call(&fixture, ("ada", ClientTransport::Http, Revision::MODERN), "slow", &ids[0]).await;
-    call(&fixture, ("local", ClientTransport::Stdio, Revision::V2025_06_18), "say", &ids[1]).await;
+    call(&fixture, ("local:1000", ClientTransport::Stdio, Revision::V2025_06_18), "say", &ids[1]).await;
     call(&fixture, ("bob", ClientTransport::Memory, Revision::V2024_11_05), "nobody", &ids[2]).await;
 
     let (enters, exits) = (fixture.recorder.enters(), fixture.recorder.exits());
@@ -72,7 +72,7 @@ async fn a_sink_gets_the_whole_call() {
         .collect();
     let expected = [
         ("slow", "ada", "http", Era::Modern, true),
-        ("say", "local", "stdio", Era::Legacy, true),
+        ("say", "local:1000", "stdio", Era::Legacy, true),
         ("nobody", "bob", "memory", Era::Legacy, false),
     ];
     assert_eq!(

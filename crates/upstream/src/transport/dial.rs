@@ -70,6 +70,15 @@ pub(crate) async fn dial(url: &Url, proxy: Option<&Proxy>) -> Result<Socket, Dia
     })
 }
 
+/// Connects to an address for requests that are not MCP, such as those to an issuer of tokens: without a proxy, and encrypted
+/// if the address says so.
+///
+/// # Errors
+/// Which step failed, and how to fix it. The text shows no path or query.
+pub async fn open_stream(url: &Url) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
+    dial(url, None).await.map_err(io::Error::other)
+}
+
 /// A TCP connection to the server, or to the proxy that carries the requests.
 async fn reach(url: &Url, proxy: Option<&Proxy>) -> Result<TcpStream, DialError> {
     let Some(proxy) = proxy else {

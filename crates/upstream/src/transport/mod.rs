@@ -4,7 +4,7 @@ pub mod credentials;
 pub mod relay;
 
 #[cfg(feature = "http")]
-mod dial;
+pub(crate) mod dial;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 #[cfg(not(feature = "http"))]

@@ -4,7 +4,6 @@
 //! requests). Where a secret is required any `Host` is served: a page that gets here by its own host name does not have
 //! the secret.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use bridgehead_config::HttpSettings;
@@ -12,7 +11,7 @@ use bridgehead_gateway::Principal;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::{Authenticator, NO_TOKEN, Peer, Refusal, bearer_token};
+use super::{Authenticator, Peer, PeerUser, Refusal, authenticator, bearer_token, no_token};
 use crate::Token;
 
 /// The rules of one endpoint.
@@ -20,6 +19,8 @@ pub(crate) struct Guard {
     listen: SocketAddr,
     /// Its text, the `Host` of nearly all requests: it needs no parsing.
     listen_text: String,
+    /// Whether no browser reaches the endpoint, so that neither `Host` nor `Origin` says anything.
+    unreachable: bool,
     any_host: bool,
     hosts: Vec<(String, Option<u16>)>,
     any_origin: bool,
@@ -27,14 +28,16 @@ pub(crate) struct Guard {
     authenticator: Box<dyn Authenticator>,
 }
 
-const BAD_HOST: Refusal = Refusal {
-    status: StatusCode::FORBIDDEN,
-    reason: Cow::Borrowed("this `Host` is not served here; add it to `http.allowed_hosts` to admit it"),
-};
-const BAD_ORIGIN: Refusal = Refusal {
-    status: StatusCode::FORBIDDEN,
-    reason: Cow::Borrowed("this `Origin` is not admitted; add it to `http.allowed_origins` to admit it"),
-};
+fn bad_host() -> Refusal {
+    let reason = "this `Host` is not served here; add it to `http.allowed_hosts` to admit it";
+    Refusal::new(StatusCode::FORBIDDEN, reason)
+}
+
+fn bad_origin() -> Refusal {
+    let reason = "this `Origin` is not admitted; add it to `http.allowed_origins` to admit it";
+    Refusal::new(StatusCode::FORBIDDEN, reason)
+}
+
 impl Guard {
     pub(crate) fn new(settings: &HttpSettings, authenticator: Box<dyn Authenticator>) -> Self {
         let hosts = settings.allowed_hosts.iter().filter_map(|host| {
@@ -44,6 +47,7 @@ impl Guard {
         Self {
             listen: settings.listen,
             listen_text: settings.listen.to_string(),
+            unreachable: false,
             any_host: settings.allowed_hosts.iter().any(|host| host == "*"),
             hosts: hosts.collect(),
             any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
@@ -52,9 +56,23 @@ impl Guard {
         }
     }
 
+    /// The rules of the control socket, which no browser and no other user can open: everybody there is the gateway's own
+    /// user, whatever the headers say.
+    pub(crate) fn of_control_socket() -> Self {
+        let any = || vec!["*".to_owned()];
+        let settings =
+            HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
+        Self { unreachable: true, ..Self::new(&settings, authenticator(&settings, None)) }
+    }
+
     /// Finds out who connects, once for all requests of the connection.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
-        self.authenticator.meet(peer, ours)
+        Peer { address: Some(peer.ip().to_canonical()), user: self.authenticator.meet(peer, ours) }
+    }
+
+    /// The authenticator of the endpoint.
+    pub(crate) fn authenticator(&self) -> &dyn Authenticator {
+        &*self.authenticator
     }
 
     /// Whether pages of other origins are admitted by name.
@@ -90,12 +108,16 @@ impl Guard {
     ) -> Result<(), Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        let offered = bearer_token(&parts.headers).ok_or(NO_TOKEN)?;
+        let offered = bearer_token(&parts.headers).ok_or_else(no_token)?;
         // Both are always checked, so that the time reveals nothing.
         let is_client = self.authenticator.asks_for_secret()
-            && self.authenticator.authenticate(&parts.headers, Peer::Refused(None)).await.is_ok();
+            && self
+                .authenticator
+                .authenticate(&parts.headers, Peer { address: None, user: PeerUser::Refused(None) })
+                .await
+                .is_ok();
         let is_operator = instance.is_some_and(|token| token.matches(offered));
-        if is_client || is_operator { Ok(()) } else { Err(NO_TOKEN) }
+        if is_client || is_operator { Ok(()) } else { Err(no_token()) }
     }
 
     /// The requested host, if it is one of those served here by name.
@@ -121,14 +143,15 @@ impl Guard {
         match more.is_none() && served(host) && target_served() {
             true => Ok(Some(host)),
             false if self.authenticator.asks_for_secret() => Ok(None),
-            false => Err(BAD_HOST),
+            false => Err(bad_host()),
         }
     }
 
     fn origin(&self, headers: &HeaderMap, host: Option<&str>) -> Result<(), Refusal> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let Some(value) = values.next() else { return Ok(()) };
-        if self.any_origin {
+        // Where no secret is required, `*` would let every page in a browser on this machine call.
+        if self.any_origin && (self.unreachable || self.authenticator.asks_for_secret()) {
             return Ok(());
         }
         let admitted = values.next().is_none()
@@ -140,7 +163,7 @@ impl Guard {
                     // A page of the same host that was just admitted by name.
                     || authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
             });
-        if admitted { Ok(()) } else { Err(BAD_ORIGIN) }
+        if admitted { Ok(()) } else { Err(bad_origin()) }
     }
 }
 
@@ -174,8 +197,9 @@ mod tests {
     use bridgehead_config::Secret;
     use futures_util::FutureExt;
 
-    use super::super::authenticator;
     use super::*;
+
+    const ADMITTED: Peer = Peer { address: None, user: PeerUser::Admitted(Some(7)) };
 
     fn guard(listen: &str, hosts: &[&str], origins: &[&str], token: Option<&str>) -> Guard {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
@@ -195,7 +219,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let admitted = guard.admit(&parts, Peer::Admitted).now_or_never().unwrap();
+        let admitted = guard.admit(&parts, ADMITTED).now_or_never().unwrap();
         admitted.map(|principal| principal.as_str().to_owned()).map_err(|refusal| refusal.status.as_u16())
     }
 
@@ -277,7 +301,16 @@ mod tests {
         check(remote, &[], "https://gate.example", true);
         check(remote, &["https://app.example"], "https://app.example", true);
         check(remote, &["https://app.example"], "https://app.example:1", false);
-        check(remote, &["*"], "null", true);
+        check(remote, &["*"], "null", false);
+        let with_token = guard(remote, &[], &["*"], Some("s3cret"));
+        let page = [("host", "gate.example"), ("origin", "null"), ("authorization", "Bearer s3cret")];
+        assert_eq!(
+            ask(&with_token, "/mcp", &page).as_deref(),
+            Ok("token"),
+            "`*` counts where a secret is asked for"
+        );
+        let control = Guard::of_control_socket();
+        assert!(ask(&control, "/mcp", &[("host", "anything"), ("origin", "null")]).is_ok());
     }
 
     /// AUD-5: operators always need a token, the instance's own or the endpoint's, and pass the same checks of `Host` and
@@ -329,7 +362,7 @@ mod tests {
         check(&[("authorization", "Basic s3cret")], Err(401));
         check(&[("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")], Err(401));
         let open = guard("127.0.0.1:1", &[], &[], None);
-        assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local"));
+        assert_eq!(ask(&open, "/mcp", &[("host", "localhost")]).as_deref(), Ok("local:7"));
     }
 
     /// WALL-6: the refusal names the user and the key; with a token no user is looked up.
@@ -339,12 +372,17 @@ mod tests {
         let (parts, ()) = request.header("authorization", "Bearer s3cret").body(()).unwrap().into_parts();
         let open = guard("127.0.0.1:1", &[], &[], None);
         for (user, named) in [(Some(4711), "user 4711"), (None, "cannot be determined")] {
-            let refusal = open.admit(&parts, Peer::Refused(user)).now_or_never().unwrap().unwrap_err();
+            let refusal = open
+                .admit(&parts, Peer { user: PeerUser::Refused(user), ..ADMITTED })
+                .now_or_never()
+                .unwrap()
+                .unwrap_err();
             assert_eq!(refusal.status, StatusCode::FORBIDDEN);
             assert!(refusal.reason.contains(named) && refusal.reason.contains("`http.local_users`"));
         }
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        assert_eq!(open.meet(nowhere, nowhere), Peer::Refused(None));
+        let unknown = Peer { address: Some([127, 0, 0, 1].into()), user: PeerUser::Refused(None) };
+        assert_eq!(open.meet(nowhere, nowhere), unknown);
         let by_token = guard("127.0.0.1:1", &[], &[], Some("s3cret"));
         let peer = by_token.meet(nowhere, nowhere);
         let admitted = by_token.admit(&parts, peer).now_or_never().unwrap();

@@ -8,22 +8,28 @@ pub(crate) mod peer;
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 use bridgehead_gateway::Principal;
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either, Ready, ready};
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use self::peer::LocalRule;
-pub use self::peer::Peer;
+pub use self::peer::{LocalRule, Peer, PeerUser};
 use crate::Token;
 
-/// Names the principal of a request.
+/// Names the principal of a request. Each listener has one.
 pub trait Authenticator: Send + Sync + 'static {
-    /// Looks at who connects, once for all requests of the connection. The default admits every connection, because it
-    /// learns nothing from it.
-    fn meet(&self, _peer: SocketAddr, _ours: SocketAddr) -> Peer {
-        Peer::Admitted
+    /// Looks at who connects over TCP, once for all requests of the connection. The default looks nobody up and admits every
+    /// connection.
+    fn meet(&self, _peer: SocketAddr, _ours: SocketAddr) -> PeerUser {
+        PeerUser::Admitted(None)
+    }
+
+    /// The same for a connection over a Unix socket, whose user the kernel names.
+    fn meet_user(&self, user: Option<u32>) -> PeerUser {
+        PeerUser::Admitted(user)
     }
 
     /// Finds out who makes a request, by its headers and by who connected.
@@ -32,6 +38,22 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Whether requests must show a secret. If so, any `Host` is served: a web page that reaches us by its own host name
     /// does not have the secret.
     fn asks_for_secret(&self) -> bool;
+
+    /// The protected-resource metadata (RFC 9728), if clients can sign in somewhere. Anybody may read it.
+    fn metadata(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// The metadata of the authorization server, for clients of 2025-03-26 that look for it here; usually none.
+    fn issuer_metadata(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// The challenge to a request whose credential lacks scopes (403), where `scope` lists all that it needs. `None` leaves
+    /// the answer to JSON-RPC.
+    fn step_up(&self, _scope: &str) -> Option<HeaderValue> {
+        None
+    }
 }
 
 /// The principal of a request, or why it is refused. An answer that is known at once costs no allocation; the boxed form is
@@ -41,32 +63,73 @@ pub type Authenticating<'a> =
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refusal {
-    /// 401 where other credentials may help, 403 where none do.
+    /// 401 where other credentials may help, 403 where none do, 429 or 503 where the same ones may help later.
     pub status: StatusCode,
     /// In words, with the cure.
     pub reason: Cow<'static, str>,
+    /// The `WWW-Authenticate` header. A 401 without one gets a plain `Bearer`.
+    pub challenge: Option<HeaderValue>,
+    /// When to try again.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// A refusal without a challenge.
+    pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, reason: reason.into(), challenge: None, retry_after: None }
+    }
+
+    /// Says how to prove who one is.
+    #[must_use]
+    pub fn challenging(mut self, challenge: HeaderValue) -> Self {
+        self.challenge = Some(challenge);
+        self
+    }
+
+    /// Says when to try again.
+    #[must_use]
+    pub const fn retrying(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// Puts the challenge and the time into the headers of an answer.
+    pub(crate) fn mark(&self, headers: &mut HeaderMap) {
+        let plain = || (self.status == StatusCode::UNAUTHORIZED).then(|| HeaderValue::from_static("Bearer"));
+        if let Some(challenge) = self.challenge.clone().or_else(plain) {
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let Some(after) = self.retry_after {
+            // Rounded up: a client that comes back on the second must not be too early.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+    }
 }
 
 /// The authenticator of an endpoint with these settings: by the token or, without one, by the local user.
 pub fn authenticator(settings: &HttpSettings, token: Option<Token>) -> Box<dyn Authenticator> {
     match token {
         Some(token) => Box::new(token),
-        None => Box::new(LocalUser { rule: LocalRule::new(settings), principal: Principal::local() }),
+        None => Box::new(LocalUser::new(settings)),
     }
 }
 
-const NO_TOKEN: Refusal = Refusal {
-    status: StatusCode::UNAUTHORIZED,
-    reason: Cow::Borrowed("a valid bearer token is required; send it as `Authorization: Bearer …`"),
-};
+fn no_token() -> Refusal {
+    Refusal::new(
+        StatusCode::UNAUTHORIZED,
+        "a valid bearer token is required; send it as `Authorization: Bearer …`",
+    )
+}
 
 /// One bearer token: its holder is its principal, from any address.
 impl Authenticator for Token {
     fn authenticate<'a>(&'a self, headers: &'a HeaderMap, _peer: Peer) -> Authenticating<'a> {
         Either::Left(ready(match bearer_token(headers) {
             Some(offered) if self.matches(offered) => Ok(self.principal().clone()),
-            _ => Err(NO_TOKEN),
+            _ => Err(no_token()),
         }))
     }
 
@@ -75,23 +138,48 @@ impl Authenticator for Token {
     }
 }
 
-/// The users of this machine who may call, all of them one principal.
+/// The users of this machine who may call without a secret. Each is a principal of its own.
 #[derive(Debug)]
-struct LocalUser {
+pub struct LocalUser {
     rule: LocalRule,
-    principal: Principal,
+    /// The principals that are known at the start: making one costs an allocation.
+    known: Vec<(u32, Principal)>,
+}
+
+impl LocalUser {
+    /// The users that `http.local_users` admits.
+    pub fn new(settings: &HttpSettings) -> Self {
+        let rule = LocalRule::new(settings);
+        let known = rule.named().iter().map(|user| (*user, Principal::local_user(Some(*user)))).collect();
+        Self { rule, known }
+    }
+
+    /// The principal of a peer.
+    ///
+    /// # Errors
+    /// If its user is not admitted.
+    pub fn principal(&self, peer: Peer) -> Result<Principal, Refusal> {
+        match peer.user {
+            PeerUser::Admitted(user) => {
+                let known = self.known.iter().find(|(known, _)| Some(*known) == user);
+                Ok(known.map_or_else(|| Principal::local_user(user), |(_, principal)| principal.clone()))
+            }
+            PeerUser::Refused(user) => Err(not_a_caller(user)),
+        }
+    }
 }
 
 impl Authenticator for LocalUser {
-    fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
+    fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> PeerUser {
         self.rule.judge(peer, ours)
     }
 
+    fn meet_user(&self, user: Option<u32>) -> PeerUser {
+        self.rule.judge_user(user)
+    }
+
     fn authenticate<'a>(&'a self, _headers: &'a HeaderMap, peer: Peer) -> Authenticating<'a> {
-        Either::Left(ready(match peer {
-            Peer::Admitted => Ok(self.principal.clone()),
-            Peer::Refused(user) => Err(not_a_caller(user)),
-        }))
+        Either::Left(ready(self.principal(peer)))
     }
 
     fn asks_for_secret(&self) -> bool {
@@ -109,11 +197,11 @@ fn not_a_caller(user: Option<u32>) -> Refusal {
                  token with `http.token_file`, or set `http.local_users` to \"any\""
             .to_owned(),
     };
-    Refusal { status: StatusCode::FORBIDDEN, reason: reason.into() }
+    Refusal::new(StatusCode::FORBIDDEN, reason)
 }
 
-/// The one bearer token that a request carries.
-fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+/// The one bearer token that a request carries: none if there are two `Authorization` headers.
+pub fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     let (scheme, rest) = value.as_bytes().split_at_checked(7)?;

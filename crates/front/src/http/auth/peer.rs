@@ -4,13 +4,13 @@
 //! interface, its table of all sockets is read (`/proc/net/tcp`). The kernel reports user 0 for a socket without an owner,
 //! which was closed or is in `TIME_WAIT`. Such a socket counts as not found.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bridgehead_config::{HttpSettings, LocalUsers};
 
-/// Which local users may connect where no token is required.
+/// Which local users may connect where no secret is required.
 #[derive(Debug)]
-pub(crate) struct LocalRule {
+pub struct LocalRule {
     /// `None` admits every user.
     admitted: Option<Vec<u32>>,
     /// The user id that all users share who are not mapped in this namespace.
@@ -19,15 +19,25 @@ pub(crate) struct LocalRule {
 
 /// What is known of the peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
-    /// It may call, as far as the local user is concerned.
-    Admitted,
-    /// A local user who may not call; `None` if the user cannot be determined.
+pub struct Peer {
+    /// Its address; `None` over a Unix socket. Never taken from a header.
+    pub address: Option<IpAddr>,
+    /// The local user at the other end.
+    pub user: PeerUser,
+}
+
+/// The local user at the other end of a connection, as far as it was looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerUser {
+    /// It may call without a secret; `None` if the user was not looked up or cannot be determined.
+    Admitted(Option<u32>),
+    /// It may not call without a secret; `None` if the user cannot be determined.
     Refused(Option<u32>),
 }
 
 impl LocalRule {
-    pub(crate) fn new(settings: &HttpSettings) -> Self {
+    /// What `http.local_users` says.
+    pub fn new(settings: &HttpSettings) -> Self {
         let admitted = match &settings.local_users {
             LocalUsers::Any => None,
             LocalUsers::These(users) => Some(users.clone()),
@@ -40,14 +50,28 @@ impl LocalRule {
         Self { admitted, nobody: unmapped_user() }
     }
 
-    /// Looks the user up. That costs a query to the kernel, so it is done once for each connection, not for each request.
-    pub(crate) fn judge(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
-        let Some(admitted) = &self.admitted else { return Peer::Admitted };
-        let user = owner(peer, ours).filter(|user| Some(*user) != self.nobody);
-        match user {
-            Some(user) if admitted.contains(&user) => Peer::Admitted,
-            user => Peer::Refused(user),
+    /// Looks the user of a TCP connection up. That costs a query to the kernel, so it is done once for each connection, not for
+    /// each request. A peer that is not on loopback is no local user.
+    pub fn judge(&self, peer: SocketAddr, ours: SocketAddr) -> PeerUser {
+        if !peer.ip().to_canonical().is_loopback() {
+            return PeerUser::Refused(None);
         }
+        self.judge_user(owner(peer, ours))
+    }
+
+    /// Judges the user of a connection over a Unix socket, as the kernel names it.
+    pub fn judge_user(&self, user: Option<u32>) -> PeerUser {
+        let user = user.filter(|user| Some(*user) != self.nobody);
+        match (&self.admitted, user) {
+            (None, user) => PeerUser::Admitted(user),
+            (Some(admitted), Some(user)) if admitted.contains(&user) => PeerUser::Admitted(Some(user)),
+            (Some(_), user) => PeerUser::Refused(user),
+        }
+    }
+
+    /// The users that are admitted by name; none if every user is.
+    pub(crate) fn named(&self) -> &[u32] {
+        self.admitted.as_deref().unwrap_or_default()
     }
 }
 
@@ -344,7 +368,9 @@ mod tests {
         // Even a listed user id admits nobody if it is the shared one.
         let (_client, _served, peer, ours) = connected("127.0.0.1:0");
         let own = own_user().unwrap();
-        for (nobody, expected) in [(None, Peer::Admitted), (Some(own), Peer::Refused(None))] {
+        for (nobody, expected) in
+            [(None, PeerUser::Admitted(Some(own))), (Some(own), PeerUser::Refused(None))]
+        {
             assert_eq!(LocalRule { admitted: Some(vec![own]), nobody }.judge(peer, ours), expected);
         }
     }
@@ -382,7 +408,26 @@ mod tests {
         assert_eq!(rule.admitted, Some(expected));
         let any = HttpSettings { local_users: LocalUsers::Any, ..settings };
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        assert_eq!(LocalRule::new(&any).judge(nowhere, nowhere), Peer::Admitted);
-        assert_eq!(rule.judge(nowhere, nowhere), Peer::Refused(None));
+        assert_eq!(LocalRule::new(&any).judge(nowhere, nowhere), PeerUser::Admitted(None));
+        assert_eq!(rule.judge(nowhere, nowhere), PeerUser::Refused(None));
+    }
+    /// ACC-1: whoever connects is one local user by name, over TCP and over a Unix socket, even where all users may call. A
+    /// peer elsewhere is no local user.
+    #[test]
+    fn a_local_user_is_named() {
+        let own = own_user().unwrap();
+        let any = HttpSettings { local_users: LocalUsers::Any, ..HttpSettings::default() };
+        let any = LocalRule { nobody: None, ..LocalRule::new(&any) };
+        let (_client, _served, peer, ours) = connected("127.0.0.1:0");
+        assert_eq!(any.judge(peer, ours), PeerUser::Admitted(Some(own)));
+        assert_eq!(any.judge_user(Some(7)), PeerUser::Admitted(Some(7)));
+        assert_eq!(any.judge_user(None), PeerUser::Admitted(None));
+        let remote = "192.0.2.1:1".parse().unwrap();
+        assert_eq!(any.judge(remote, ours), PeerUser::Refused(None));
+        let some = LocalRule { admitted: Some(vec![7]), nobody: None };
+        assert_eq!(some.judge_user(Some(7)), PeerUser::Admitted(Some(7)));
+        assert_eq!(some.judge_user(Some(8)), PeerUser::Refused(Some(8)));
+        assert_eq!(some.judge_user(None), PeerUser::Refused(None));
+        assert_eq!((some.named(), any.named()), (&[7][..], &[][..]));
     }
 }

@@ -1,7 +1,6 @@
 //! Streams that are read, left and resumed, with a clock that the tests control.
 
 use bridgehead_wire::held::Budget;
-use http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::*;
@@ -32,7 +31,7 @@ impl Streams {
 }
 
 fn done(body: &'static str) -> Option<Answer> {
-    Some(Answer { status: StatusCode::OK, body: bridgehead_wire::Raw::literal(body).into() })
+    Some(Answer::whole(bridgehead_wire::Raw::literal(body).into()))
 }
 
 /// The next event of a body.
@@ -270,7 +269,7 @@ async fn what_streams_hold_is_bounded() {
     let large = format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"{}\"}}", "x".repeat(3 << 19));
     let call = || {
         let body = bridgehead_wire::Raw::parse(large.clone()).unwrap().into();
-        Running::new(OnDisconnect::Finish, async move { Some(Answer { status: StatusCode::OK, body }) })
+        Running::new(OnDisconnect::Finish, async move { Some(Answer::whole(body)) })
     };
     let read = text(answer(call(), None, &one, MANNER, true).await).await;
     assert!(read.len() > large.len());

@@ -1,0 +1,111 @@
+use bridgehead_config::Introspection;
+
+use super::*;
+
+fn asking(issuer: &TestIssuer) -> AuthSettings {
+    corp(issuer, |known| {
+        known.introspection = Some(Introspection {
+            url: None,
+            client_id: "gateway".to_owned(),
+            client_secret: Secret::new("hunter2"),
+        });
+    })
+}
+
+fn active(issuer: &TestIssuer, changed: &Value) -> Value {
+    let mut claims = claims(issuer, changed);
+    claims["active"] = json!(true);
+    claims
+}
+
+/// ACC-2 (case 8): an opaque token is good if its issuer says so: believed for 60 seconds, and refused for 10.
+#[tokio::test]
+async fn opaque_tokens() {
+    let issuer = TestIssuer::start().await;
+    issuer.vouch("good", active(&issuer, &json!({"scope": "a"})));
+    let gate = Gate::new(&asking(&issuer));
+    for _ in 0..3 {
+        assert_eq!(gate.bearer("good").await.as_deref(), Ok("corp/ada"));
+        Gate::is_refused(&gate.bearer("bad").await, 401, "error=\"invalid_token\"");
+    }
+    assert_eq!(issuer.asked("/introspect"), 2, "one request for each token");
+    issuer.vouch("bad", active(&issuer, &json!({})));
+    gate.advance(9);
+    Gate::is_refused(&gate.bearer("bad").await, 401, "error=\"invalid_token\"");
+    gate.advance(1);
+    assert_eq!(gate.bearer("bad").await.as_deref(), Ok("corp/ada"));
+
+    let headers = [("authorization", "Bearer good")];
+    let held = gate.principal(&headers, from([9; 4].into())).await.unwrap();
+    issuer.vouch("good", json!({"active": false}));
+    gate.advance(49);
+    assert_eq!(gate.bearer("good").await.as_deref(), Ok("corp/ada"), "believed for 60 s");
+    gate.advance(1);
+    assert!(!held.validity().has_ended());
+    Gate::is_refused(&gate.bearer("good").await, 401, "error=\"invalid_token\"");
+    assert!(held.validity().has_ended(), "what its holder kept open ends");
+}
+
+/// ACC-2 (case 8): a token that its issuer vouches for is still checked: for its audience, its times and its subject.
+#[tokio::test]
+async fn an_issuers_word_is_checked() {
+    let issuer = TestIssuer::start().await;
+    let gate = Gate::new(&asking(&issuer));
+    for (token, changed) in [
+        ("audience", json!({"aud": "other"})),
+        ("expired", json!({"exp": NOW - 31})),
+        ("subject", json!({"sub": null})),
+        ("issuer", json!({"iss": "https://other.example"})),
+    ] {
+        issuer.vouch(token, active(&issuer, &changed));
+        Gate::is_refused(&gate.bearer(token).await, 401, "error=\"invalid_token\"");
+    }
+    issuer.vouch("short", active(&issuer, &json!({"exp": NOW + 10})));
+    assert_eq!(gate.bearer("short").await.as_deref(), Ok("corp/ada"));
+    gate.advance(40);
+    issuer.vouch("short", json!({"active": false}));
+    Gate::is_refused(&gate.bearer("short").await, 401, "error=\"invalid_token\"");
+    assert_eq!(issuer.asked("/introspect"), 6, "a token is not believed after its expiry");
+    // A token that looks like a JWT of this issuer is introspected as well.
+    let signer = Signer::new("one", bridgehead_config::Algorithm::ES256);
+    let token = signer.sign(&claims(&issuer, &json!({})));
+    issuer.vouch(&token, active(&issuer, &json!({"sub": "eve"})));
+    assert_eq!(gate.bearer(&token).await.as_deref(), Ok("corp/eve"));
+    assert_eq!(issuer.asked("/jwks"), 0, "and never verified");
+}
+
+/// ACC-2 (case 8): if the issuer does not answer, or not usefully, the request may be tried again (503), and nothing is remembered.
+#[tokio::test]
+async fn an_issuer_that_does_not_answer() {
+    let issuer = TestIssuer::start().await;
+    issuer.vouch("good", active(&issuer, &json!({})));
+    let gate = Gate::new(&asking(&issuer));
+    issuer.stop().await;
+    let found = gate.bearer("good").await;
+    Gate::is_refused(&found, 503, "");
+    assert_eq!(found.unwrap_err().retry_after, Some(ISSUER_RETRY));
+    issuer.start_again().await;
+    let json = "application/json";
+    for page in [
+        (500, json, "", String::new()),
+        (401, json, "", "{\"active\":true}".to_owned()),
+        (200, "text/html", "", "<html>".to_owned()),
+        (200, json, "", "{\"active\":\"true\"}".to_owned()),
+    ] {
+        issuer.raw_page("/introspect", page);
+        Gate::is_refused(&gate.bearer("good").await, 503, "");
+    }
+    issuer.raw_page("/introspect", (200, json, "", active(&issuer, &json!({})).to_string()));
+    assert_eq!(gate.bearer("good").await.as_deref(), Ok("corp/ada"));
+}
+
+/// ACC-2 (case 8): many requests with one new token are one request to its issuer.
+#[tokio::test]
+async fn one_request_for_many() {
+    let issuer = TestIssuer::start().await;
+    issuer.vouch("good", active(&issuer, &json!({})));
+    let gate = Gate::new(&asking(&issuer));
+    let all = futures_util::future::join_all((0..50).map(|_| gate.bearer("good"))).await;
+    assert!(all.iter().all(|found| found.as_deref() == Ok("corp/ada")), "{all:?}");
+    assert_eq!(issuer.asked("/introspect"), 1);
+}

@@ -1,0 +1,376 @@
+//! The file that holds the digests of keys: `keys.toml`, beside the configuration.
+//!
+//! Each row is a table `[[NAME]]` with `sha256`, `groups`, `scopes` and `expires`. People may edit the file. A change by a program
+//! keeps all other text, comments included. It is made under a lock, written to another file, flushed and renamed, so a reader
+//! sees the old text or the new one. If somebody edits the file meanwhile, the change is made again on the new text.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use bridgehead_config::{ApiKey, ConfigError, Diagnostic, read_keys};
+use rustix::fs::{FlockOperation, flock};
+
+use super::key::{check_name, digest_text};
+
+/// A larger file is refused.
+const LARGEST: u64 = 4 << 20;
+/// How often a change is made again, if somebody else edits the file meanwhile.
+const ATTEMPTS: usize = 10;
+const HEADING: &str =
+    "# Keys of Bridgehead, as digests. Written by `bridgehead key`; may be edited by hand.\n";
+
+/// A keys file, which need not exist.
+#[derive(Debug, Clone)]
+pub struct KeysFile {
+    path: PathBuf,
+}
+
+/// Why a keys file cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeysFileError {
+    /// The system refused.
+    #[error("the keys file `{}` cannot be {action}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Other users of the machine can read or change it.
+    #[error("other users can read or change the keys file `{}` (mode {mode:o}); chmod it to 600", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is not a small text file.
+    #[error("the keys file `{}` {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It is not a list of keys.
+    #[error("the keys file is wrong: {}", told(.0))]
+    Wrong(ConfigError),
+    /// The name cannot be that of a key.
+    #[error("{0}")]
+    Name(String),
+    /// The rows to remove cannot be told apart from others.
+    #[error("{0}")]
+    Ambiguous(String),
+}
+
+/// What was removed from the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed(pub Vec<ApiKey>);
+
+/// What tells one state of a file from another, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// The text of the file, and which state of it that was.
+#[derive(Debug)]
+struct Content {
+    text: String,
+    state: Option<Fingerprint>,
+}
+
+impl KeysFile {
+    /// The file at this path.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The keys in it; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is wrong, or can be read by other users.
+    pub fn read(&self) -> Result<Option<Vec<ApiKey>>, KeysFileError> {
+        let content = self.content()?;
+        content.state.map(|_| self.parse(&content.text)).transpose()
+    }
+
+    /// Adds a key.
+    ///
+    /// # Errors
+    /// If the name is not one, or the file cannot be read or written.
+    pub fn append(&self, key: &ApiKey) -> Result<(), KeysFileError> {
+        check_name(&key.name).map_err(KeysFileError::Name)?;
+        self.change(|text| {
+            let mut after = if text.is_empty() { HEADING.to_owned() } else { text.to_owned() };
+            if !after.ends_with('\n') {
+                after.push('\n');
+            }
+            after.push('\n');
+            after.push_str(&row(key));
+            let mut expected = self.parse(text)?;
+            expected.push(key.clone());
+            match are_same(&self.parse(&after)?, &expected) {
+                true => Ok((after, ())),
+                false => Err(self.unusable("ends with text that a row cannot follow; edit it by hand")),
+            }
+        })
+    }
+
+    /// Removes the keys with this name and, if given, whose digest begins with `prefix`.
+    ///
+    /// # Errors
+    /// If no key fits, several keys fit a prefix, or the file cannot be read or written.
+    pub fn remove(&self, name: &str, prefix: Option<&str>) -> Result<Removed, KeysFileError> {
+        self.change(|text| {
+            let before = self.parse(text)?;
+            let fits = |key: &ApiKey| {
+                let digest = digest_text(&key.sha256);
+                key.name == name
+                    && prefix.is_none_or(|prefix| digest.starts_with(&prefix.to_ascii_lowercase()))
+            };
+            let removed: Vec<ApiKey> = before.iter().filter(|key| fits(key)).cloned().collect();
+            if removed.is_empty() {
+                return Err(self.no_such_key(name, prefix, &before));
+            }
+            if prefix.is_some() && removed.len() > 1 {
+                let digests: Vec<String> = removed.iter().map(|key| digest_text(&key.sha256)).collect();
+                return Err(KeysFileError::Ambiguous(format!(
+                    "{} keys `{name}` have a digest with this beginning: {}; write more of it",
+                    removed.len(),
+                    digests.join(", ")
+                )));
+            }
+            let kept: Vec<ApiKey> = before.iter().filter(|key| !fits(key)).cloned().collect();
+            let after = without_rows(text, name, |row| self.parse(row).is_ok_and(|row| row.iter().all(fits)));
+            // The rows were found by their first lines. Reading the result again proves that nothing else went with them.
+            match self.parse(&after) {
+                Ok(left) if are_same(&left, &kept) => Ok((after, Removed(removed))),
+                _ => {
+                    Err(self
+                        .unusable("writes this key in a form that only a person can remove; edit it by hand"))
+                }
+            }
+        })
+    }
+
+    /// Changes the text: `edit` gets the current one and returns the new one.
+    fn change<T>(
+        &self,
+        mut edit: impl FnMut(&str) -> Result<(String, T), KeysFileError>,
+    ) -> Result<T, KeysFileError> {
+        let _lock = self.lock()?;
+        for _ in 0..ATTEMPTS {
+            let content = self.content()?;
+            let (text, done) = edit(&content.text)?;
+            let written = self.write_beside(&text)?;
+            if self.fingerprint()? != content.state {
+                // Somebody edited the file meanwhile, and that edit must not be lost.
+                let _ = std::fs::remove_file(&written);
+                continue;
+            }
+            std::fs::rename(&written, &self.path).map_err(self.failed("replaced"))?;
+            // The new name must survive a power cut, too.
+            let folder = File::open(self.folder()).and_then(|folder| folder.sync_all());
+            folder.map_err(self.failed("flushed"))?;
+            return Ok(done);
+        }
+        Err(self.unusable("is being changed all the time; try again"))
+    }
+
+    /// Locks a file beside this one, which is itself replaced by every change. The lock ends with the returned file.
+    fn lock(&self) -> Result<File, KeysFileError> {
+        let mut options = OpenOptions::new();
+        let options = options.create(true).append(true).mode(0o600);
+        let lock = options.open(self.beside("lock")).map_err(self.failed("locked"))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| self.failed("locked")(error.into()))?;
+        Ok(lock)
+    }
+
+    fn write_beside(&self, text: &str) -> Result<PathBuf, KeysFileError> {
+        let path = self.beside("new");
+        // Left by a program that was killed: the lock says that nobody writes it now.
+        let _ = std::fs::remove_file(&path);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        let written =
+            file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+        written.map_err(self.failed("written"))?;
+        Ok(path)
+    }
+
+    fn content(&self) -> Result<Content, KeysFileError> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Content { text: String::new(), state: None });
+            }
+            Err(error) => return Err(self.failed("read")(error)),
+        };
+        let about = file.metadata().map_err(self.failed("read"))?;
+        let mode = about.mode() & 0o777;
+        if !about.is_file() || about.len() > LARGEST {
+            return Err(self.unusable("is not a text file of at most 4 MiB"));
+        }
+        // A digest does not give a key away, but whoever can write here can admit himself.
+        if mode & 0o077 != 0 {
+            return Err(KeysFileError::Exposed { path: self.path.clone(), mode });
+        }
+        let mut text = String::new();
+        file.take(LARGEST + 1).read_to_string(&mut text).map_err(self.failed("read"))?;
+        Ok(Content { text, state: Some(Fingerprint::of(&about)) })
+    }
+
+    /// Which state the file is in; `None` if it does not exist.
+    pub(crate) fn fingerprint(&self) -> Result<Option<Fingerprint>, KeysFileError> {
+        match std::fs::metadata(&self.path) {
+            Ok(about) => Ok(Some(Fingerprint::of(&about))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("read")(error)),
+        }
+    }
+
+    fn parse(&self, text: &str) -> Result<Vec<ApiKey>, KeysFileError> {
+        read_keys(text, &self.path).map_err(KeysFileError::Wrong)
+    }
+
+    fn no_such_key(&self, name: &str, prefix: Option<&str>, keys: &[ApiKey]) -> KeysFileError {
+        let same: Vec<String> = keys
+            .iter()
+            .filter(|key| key.name == name)
+            .map(|key| digest_text(&key.sha256)[..12].to_owned())
+            .collect();
+        KeysFileError::Ambiguous(match (prefix, same.as_slice()) {
+            (Some(_), [_, ..]) => format!(
+                "no key `{name}` in `{}` has a digest with this beginning; there are: {}",
+                self.path.display(),
+                same.join(", ")
+            ),
+            _ => format!("there is no key `{name}` in `{}`; see `bridgehead key list`", self.path.display()),
+        })
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+    }
+
+    /// A hidden file in the same folder, for use together with this one.
+    fn beside(&self, ending: &str) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        self.folder().join(format!(".{name}.{ending}"))
+    }
+
+    fn failed(&self, action: &'static str) -> impl Fn(io::Error) -> KeysFileError + Copy + '_ {
+        move |error| KeysFileError::File { path: self.path.clone(), action, error }
+    }
+
+    fn unusable(&self, reason: &str) -> KeysFileError {
+        KeysFileError::Unusable { path: self.path.clone(), reason: reason.to_owned() }
+    }
+}
+
+impl Fingerprint {
+    fn of(about: &std::fs::Metadata) -> Self {
+        Self {
+            device: about.dev(),
+            inode: about.ino(),
+            size: about.size(),
+            modified: (about.mtime(), about.mtime_nsec()),
+            changed: (about.ctime(), about.ctime_nsec()),
+        }
+    }
+}
+
+/// One row as it is written. Groups and scopes are quoted as JSON strings, which TOML reads the same way.
+fn row(key: &ApiKey) -> String {
+    let list = |items: &[String]| {
+        let items: Vec<String> =
+            items.iter().map(|item| serde_json::Value::from(item.as_str()).to_string()).collect();
+        format!("[{}]", items.join(", "))
+    };
+    let name = if key.name.contains('.') { format!("\"{}\"", key.name) } else { key.name.clone() };
+    let mut row = format!("[[{name}]]\nsha256 = \"{}\"\n", digest_text(&key.sha256));
+    if !key.groups.is_empty() {
+        row.push_str(&format!("groups = {}\n", list(&key.groups)));
+    }
+    if !key.scopes.is_empty() {
+        row.push_str(&format!("scopes = {}\n", list(&key.scopes)));
+    }
+    if let Some(expires) = key.expires {
+        row.push_str(&format!("expires = {expires}\n"));
+    }
+    row
+}
+
+/// Whether two lists have the same keys, in any order.
+fn are_same(one: &[ApiKey], other: &[ApiKey]) -> bool {
+    let count = |list: &[ApiKey], key: &ApiKey| list.iter().filter(|known| *known == key).count();
+    one.len() == other.len() && one.iter().all(|key| count(one, key) == count(other, key))
+}
+
+/// The text without the rows of `name` that `is_gone` accepts. A row begins with its `[[NAME]]` line and ends before the comments
+/// and empty lines that precede the next one.
+fn without_rows(text: &str, name: &str, is_gone: impl Fn(&str) -> bool) -> String {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let is_header = |line: &str| line.trim_start().starts_with('[');
+    let is_filling = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(line) = lines.get(at) {
+        if header_name(line) != Some(name) {
+            out.push_str(line);
+            at += 1;
+            continue;
+        }
+        let next = (at + 1..lines.len()).find(|next| is_header(lines[*next])).unwrap_or(lines.len());
+        let filling = lines[at + 1..next].iter().rev().take_while(|line| is_filling(line)).count();
+        let row = lines[at..next - filling].concat();
+        if is_gone(&row) {
+            // The empty line before the row goes with it.
+            if out.ends_with("\n\n") {
+                out.pop();
+            }
+        } else {
+            out.push_str(&row);
+        }
+        at = next - filling;
+    }
+    out
+}
+
+/// The name in a line `[[NAME]]`, which may be quoted and followed by a comment.
+fn header_name(line: &str) -> Option<&str> {
+    let inner = line.trim_start().strip_prefix("[[")?.split_once("]]")?.0.trim();
+    let quoted = |quote| inner.strip_prefix(quote).and_then(|inner| inner.strip_suffix(quote));
+    Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(inner))
+}
+
+/// All errors, on one line.
+fn told(error: &ConfigError) -> String {
+    let one = |diagnostic: &Diagnostic| {
+        let place = match (diagnostic.file(), diagnostic.position()) {
+            (Some(file), Some((line, column))) => format!("{}:{line}:{column}: ", file.display()),
+            (Some(file), None) => format!("{}: ", file.display()),
+            (None, _) => String::new(),
+        };
+        format!("{place}{}", diagnostic.message)
+    };
+    error.0.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;
