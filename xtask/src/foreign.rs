@@ -4,6 +4,7 @@
 //! use the foreign SDKs and print one line of JSON per check. This chore starts the gateway, gives the drivers their
 //! orders, looks for leftover processes, and reports the outcome. It fails if any check fails.
 
+mod access;
 mod clients;
 mod install;
 mod interactive;
@@ -24,7 +25,7 @@ use outcome::Outcomes;
 pub(crate) use program::{MARK, command, leftovers, mark};
 
 const USAGE: &str =
-    "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive] [--json FILE]";
+    "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access] [--json FILE]";
 /// How often the long form repeats the clients, to catch races.
 const FULL_ROUNDS: u32 = 5;
 
@@ -42,6 +43,7 @@ enum Part {
     Servers,
     Remote,
     Interactive,
+    Access,
 }
 
 impl Options {
@@ -57,6 +59,7 @@ impl Options {
                         Some(&"servers") => Part::Servers,
                         Some(&"remote") => Part::Remote,
                         Some(&"interactive") => Part::Interactive,
+                        Some(&"access") => Part::Access,
                         _ => bail!("--only needs the name of a part; {USAGE}"),
                     });
                 }
@@ -110,6 +113,9 @@ fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
     }
     if wanted(Part::Interactive) {
         interactive::run(installed, options.full, &mut outcomes)?;
+    }
+    if wanted(Part::Access) {
+        access::run(installed, &mut outcomes)?;
     }
     Ok(outcomes)
 }

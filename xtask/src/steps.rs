@@ -65,11 +65,7 @@ impl<'a> Steps<'a> {
         if output(self.root, "strace", &["--version"]).is_ok() {
             return;
         }
-        let apt = |arguments: &[&str]| output(self.root, "apt-get", arguments).map(drop);
-        let install = ["install", "--yes", "--quiet", "--no-install-recommends", "strace"];
-        // The package lists may be missing or old.
-        let installed = apt(&install).or_else(|_| apt(&["update", "--quiet"]).and_then(|()| apt(&install)));
-        if let Err(error) = installed {
+        if let Err(error) = install_from_debian(self.root, "strace") {
             println!("strace could not be installed; install it for the tests of the audit store: {error:#}");
         }
     }
@@ -200,4 +196,12 @@ pub(crate) fn program_at(root: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root);
     command
+}
+
+/// Installs a package with `apt-get`.
+pub(crate) fn install_from_debian(root: &Path, package: &str) -> Result<()> {
+    let apt = |arguments: &[&str]| output(root, "apt-get", arguments).map(drop);
+    let install = ["install", "--yes", "--quiet", "--no-install-recommends", package];
+    // The package lists may be missing or old.
+    apt(&install).or_else(|_| apt(&["update", "--quiet"]).and_then(|()| apt(&install)))
 }

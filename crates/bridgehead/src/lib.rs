@@ -16,6 +16,7 @@
 //! | `typed` | tools whose schemas come from Rust types; includes `tools` |
 //! | `server` | a gateway that serves clients, over stdio or in memory; includes `tools` |
 //! | `http` | remote servers, over HTTP and WebSocket; with `server` also clients over HTTP, and operators |
+//! | `access` | who may call over HTTP, what each may use and how much; includes `server`, `http` and `audit-sqlite` |
 //! | `audit-sqlite` | the record of calls in SQLite files, with signed checkpoints |
 //! | `sandbox` | the confinement of servers |
 //! | `config-files` | configuration files, and the variables that change them |
@@ -44,6 +45,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "access")]
+pub mod access;
 #[cfg(all(feature = "server", feature = "http"))]
 pub mod control;
 #[cfg(all(feature = "server", not(feature = "http")))]

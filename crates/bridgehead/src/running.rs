@@ -56,6 +56,10 @@ pub struct Running {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Serves operators until shutdown.
     pub(crate) control: Option<AbortOnDropHandle<()>>,
+    /// Watches keys and issuers until the end.
+    #[cfg(feature = "access")]
+    #[expect(dead_code, reason = "held, so that the work ends with the server")]
+    pub(crate) background: Option<AbortOnDropHandle<()>>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) logger: Option<Dispatch>,
 }

@@ -13,7 +13,7 @@ use bridgehead_call::{AuditSink, Clock};
 use bridgehead_config::Config;
 use bridgehead_config::{GatewaySettings, HttpSettings, Mode, ServerConfig};
 #[cfg(feature = "http")]
-use bridgehead_front::TokenError;
+use bridgehead_front::{Authenticator, Token, TokenError};
 use bridgehead_gateway::{
     Authorizer, Gateway, Limiter, LineSink, NativePrompt, NativeResource, NativeTool, Options, RegisterError,
     Registry,
@@ -26,11 +26,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::instrument::WithSubscriber;
 use tracing::{Dispatch, info};
 
+#[cfg(feature = "access")]
+use crate::access::Access;
 use crate::control::{self, Control};
 use crate::endpoint::{Exposed, check_endpoint};
 use crate::handlers;
 use crate::running::Running;
-use crate::transport::Transport;
+use crate::transport::{SignIn, Transport};
 
 /// What a [`Server`] is built from. Everything has a default.
 #[derive(Debug)]
@@ -41,12 +43,24 @@ pub struct ServerOptions {
     logger: Option<Dispatch>,
     handlers: bool,
     control: Option<Control>,
+    sign_in: Option<SignIn>,
+    #[cfg(feature = "access")]
+    access: Option<Access>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         let gateway = Options { version: env!("CARGO_PKG_VERSION").to_owned(), ..Options::default() };
-        Self { gateway, transports: Vec::new(), logger: None, handlers: true, control: None }
+        Self {
+            gateway,
+            transports: Vec::new(),
+            logger: None,
+            handlers: true,
+            control: None,
+            sign_in: None,
+            #[cfg(feature = "access")]
+            access: None,
+        }
     }
 }
 
@@ -124,6 +138,24 @@ impl ServerOptions {
     /// Limits how much each principal may do; by default only the servers' own limits apply.
     pub fn limiter(mut self, limiter: Arc<dyn Limiter>) -> Self {
         self.gateway.limiter = Some(limiter);
+        self
+    }
+
+    /// Decides who may call over HTTP, what each may use and how much. It replaces the authorizer, the limiter and the sign-in.
+    #[cfg(feature = "access")]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = Some(access.clone());
+        self.sign_in(move |settings, token| access.authenticator(settings, token))
+    }
+
+    /// Makes the authenticator of the HTTP endpoint from its settings and its token, if one is configured. By default the token
+    /// admits its holders or, without one, the local user is admitted.
+    #[cfg(feature = "http")]
+    pub fn sign_in(
+        mut self,
+        make: impl Fn(&HttpSettings, Option<Token>) -> io::Result<Box<dyn Authenticator>> + Send + Sync + 'static,
+    ) -> Self {
+        self.sign_in = Some(SignIn(Box::new(make)));
         self
     }
 
@@ -222,6 +254,9 @@ impl ServerOptions {
             logger: self.logger,
             handlers: self.handlers,
             control: self.control,
+            sign_in: self.sign_in,
+            #[cfg(feature = "access")]
+            access: self.access,
             connected: Arc::new(AtomicBool::new(false)),
         })
     }
@@ -251,6 +286,9 @@ pub enum StartError {
     #[cfg(feature = "http")]
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The authenticator of the HTTP endpoint could not be made.
+    #[error("nobody could sign in: {0}")]
+    SignIn(io::Error),
     /// A confined server could call the gateway over HTTP.
     #[error(transparent)]
     Exposed(Exposed),
@@ -284,6 +322,9 @@ pub struct Server {
     logger: Option<Dispatch>,
     handlers: bool,
     control: Option<Control>,
+    sign_in: Option<SignIn>,
+    #[cfg(feature = "access")]
+    access: Option<Access>,
     connected: Arc<AtomicBool>,
 }
 
@@ -360,7 +401,7 @@ impl Server {
         let connecting = async {
             let mut connected = Vec::with_capacity(transports.len());
             for transport in transports {
-                connected.push(transport.connect().await?);
+                connected.push(transport.connect(self.sign_in.as_ref()).await?);
             }
             Ok::<_, StartError>(connected)
         };
@@ -374,6 +415,8 @@ impl Server {
         self.gateway.set_addresses(addresses.iter().map(ToString::to_string).collect());
         let (api, control) =
             control::open(self.control.as_ref(), &self.gateway, &addresses, &self.version, &shutdown);
+        #[cfg(feature = "access")]
+        let background = self.access.as_ref().map(|access| access.background(&self.gateway));
         let mut fronts = JoinSet::new();
         for front in connected {
             let limit = self.settings.max_message_bytes;
@@ -391,6 +434,8 @@ impl Server {
             signals,
             addresses,
             control,
+            #[cfg(feature = "access")]
+            background: background.flatten(),
             connected: Arc::clone(&self.connected),
             logger: self.logger.clone(),
         })

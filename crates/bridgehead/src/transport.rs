@@ -7,9 +7,9 @@ use std::pin::Pin;
 use bridgehead_config::HttpSettings;
 #[cfg(feature = "http")]
 use bridgehead_config::TokenSource;
-use bridgehead_front::{LineOptions, serve_client};
 #[cfg(feature = "http")]
-use bridgehead_front::{Token, resolve_token, serve_http};
+use bridgehead_front::{Authenticator, Token, authenticator, check_reachable, resolve_token, serve_http};
+use bridgehead_front::{LineOptions, serve_client};
 use bridgehead_gateway::{ClientTransport, Gateway, Principal};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 #[cfg(feature = "http")]
@@ -28,6 +28,25 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
 
 /// A connection that is being established.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>;
+
+/// Makes the authenticator of an HTTP endpoint, when its token is known.
+#[cfg(feature = "http")]
+pub(crate) struct SignIn(pub(crate) Box<MakeAuthenticator>);
+
+/// Makes the authenticator of an endpoint with these settings and this token.
+#[cfg(feature = "http")]
+pub(crate) type MakeAuthenticator =
+    dyn Fn(&HttpSettings, Option<Token>) -> io::Result<Box<dyn Authenticator>> + Send + Sync;
+
+/// There is no HTTP endpoint to sign in at.
+#[cfg(not(feature = "http"))]
+pub(crate) struct SignIn(std::convert::Infallible);
+
+impl std::fmt::Debug for SignIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SignIn")
+    }
+}
 
 /// A way for clients to reach the server.
 pub enum Transport {
@@ -66,8 +85,11 @@ impl Transport {
         }
     }
 
-    /// Acquires what it needs: the streams, or the port and the token.
-    pub(crate) async fn connect(self) -> Result<Connected, StartError> {
+    /// Acquires what it needs: the streams, or the port and who may call there.
+    pub(crate) async fn connect(self, sign_in: Option<&SignIn>) -> Result<Connected, StartError> {
+        // Only HTTP asks who calls.
+        #[cfg(not(feature = "http"))]
+        let _ = sign_in;
         match self {
             Self::Stdio => Ok(Connected::Lines {
                 reader: Box::new(tokio::io::stdin()),
@@ -87,11 +109,16 @@ impl Transport {
                     }
                     TokenSource::None | TokenSource::Env { .. } => resolve_token(&settings),
                 }?;
+                let authenticator = match sign_in {
+                    Some(SignIn(make)) => make(&settings, token).map_err(StartError::SignIn)?,
+                    None => authenticator(&settings, token),
+                };
+                check_reachable(settings.listen, authenticator.asks_for_secret())?;
                 let listener = TcpListener::bind(settings.listen)
                     .await
                     .map_err(|error| StartError::Listen { address: settings.listen, error })?;
                 settings.listen = listener.local_addr().map_err(StartError::Connect)?;
-                Ok(Connected::Http { listener, settings, token })
+                Ok(Connected::Http { listener, settings, authenticator })
             }
         }
     }
@@ -117,7 +144,7 @@ pub(crate) enum Connected {
         kind: ClientTransport,
     },
     #[cfg(feature = "http")]
-    Http { listener: TcpListener, settings: Box<HttpSettings>, token: Option<Token> },
+    Http { listener: TcpListener, settings: Box<HttpSettings>, authenticator: Box<dyn Authenticator> },
 }
 
 impl Connected {
@@ -154,8 +181,8 @@ impl Connected {
                 serve_client(gateway, reader, writer, options, shutdown).await
             }
             #[cfg(feature = "http")]
-            Self::Http { listener, settings, token } => {
-                serve_http(gateway, listener, (settings, token), api, threads, shutdown).await
+            Self::Http { listener, settings, authenticator } => {
+                serve_http(gateway, listener, (settings, authenticator), api, threads, shutdown).await
             }
         }
     }

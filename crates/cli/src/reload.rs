@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{ServerName, Source};
 use bridgehead::{Config, Exposed, Gateway, Mode, check_endpoint};
 use bridgehead_gateway::{Reload, ReloadReport};
@@ -35,6 +36,8 @@ pub(crate) struct Reloading {
     pub(crate) text: Option<Vec<u8>>,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
+    /// Decides who may call what; `None` for a configuration that cannot say so.
+    pub(crate) access: Option<Access>,
 }
 
 /// What asks for a reload.
@@ -103,6 +106,10 @@ impl Reloading {
                 let report = self.gateway.reload(config.servers.clone()).await;
                 // Settings that need a restart stay different until they are applied or reverted.
                 self.config.servers.clone_from(&config.servers);
+                if let Some(access) = &self.access {
+                    access.apply(AccessSettings::configured(&config));
+                    self.config.auth.keys.clone_from(&config.auth.keys);
+                }
                 // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
@@ -220,6 +227,19 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         keep_alive = "http.keep_alive_ms",
         poll_after = "http.poll_after_ms",
     );
+    settings!(auth:
+        public_url = "auth.public_url",
+        local = "auth.local",
+        issuers = "auth.issuers",
+        keys_file = "auth.keys_file",
+        proxy = "auth.proxy",
+        operators = "auth.operators",
+        operators_read = "auth.operators_read",
+        step_up = "auth.step_up",
+        legacy_discovery = "auth.legacy_discovery",
+    );
+    compare("http.listeners", &before.http.listeners, &after.http.listeners);
+    compare("limits.views_mb", &before.gateway.views_bytes, &after.gateway.views_bytes);
     compare("audit", &before.audit, &after.audit);
     different
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{Launch, Source, TokenSource};
-use bridgehead::{Config, Control, HttpSettings, Server, Transport};
+use bridgehead::{Config, Control, HttpSettings, Server, SystemClock, Transport};
 use bridgehead_front::ENDPOINT;
 use bridgehead_wire::Redactor;
 use clap::Args;
@@ -110,6 +112,10 @@ async fn serve_until_end(
     if let Some(record) = &record {
         options = options.audit(record.sink.clone()).also_recorded(config.audit.methods.clone());
     }
+    let access = access(&config);
+    if let Some(access) = &access {
+        options = options.access(access.clone());
+    }
     if serve.stdio {
         options = options.transport(Transport::Stdio);
     }
@@ -153,6 +159,7 @@ async fn serve_until_end(
         config: written,
         text,
         http,
+        access,
     };
     let exit = tokio::select! {
         ended = running.wait() => Exit::from(&ended),
@@ -162,6 +169,12 @@ async fn serve_until_end(
         record.sink.close();
     }
     exit
+}
+
+/// Who may call, what each may use and how much. Only our own format can say so.
+fn access(config: &Config) -> Option<Access> {
+    let written = matches!(config.source, Source::Toml(_));
+    written.then(|| Access::new(AccessSettings::configured(config), Arc::new(SystemClock::default())))
 }
 
 /// The absolute path of the configuration file.

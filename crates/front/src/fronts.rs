@@ -17,23 +17,20 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "http")]
-use crate::http::{Api, Workers, authenticator, control_router, router, serve, serve_socket};
+use crate::http::{Api, Authenticator, Workers, control_router, router, serve, serve_socket};
 use crate::stdio::{LineOptions, serve_lines};
-#[cfg(feature = "http")]
-use crate::token::Token;
 
 /// Serves HTTP clients and, under its path, the operators' API, on `threads` threads. Ends after `shutdown`.
 #[cfg(feature = "http")]
 pub fn serve_http(
     gateway: Gateway,
     listener: TcpListener,
-    (settings, token): (Box<HttpSettings>, Option<Token>),
+    (settings, authenticator): (Box<HttpSettings>, Box<dyn Authenticator>),
     api: Api,
     threads: usize,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, io::Result<()>> {
     Box::pin(async move {
-        let authenticator = authenticator(&settings, token);
         let routes = router(gateway, &settings, authenticator, shutdown.clone()).with_api(api);
         let workers = Workers::start(threads.saturating_sub(1))?;
         serve(listener, routes, &workers, shutdown).await

@@ -28,4 +28,4 @@ pub use http::{
 };
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
 #[cfg(feature = "http")]
-pub use token::{Token, TokenError, resolve_token};
+pub use token::{Token, TokenError, check_reachable, resolve_token};

@@ -57,8 +57,9 @@ impl Token {
 pub enum TokenError {
     /// The address can be reached from elsewhere and no token is configured.
     #[error(
-        "`http.listen` is {listen}, which other machines can reach, so clients must send a bearer token: set \
-         `http.token_file` (a missing file is created) or `http.token_env`, or listen on 127.0.0.1"
+        "`http.listen` is {listen}, which other machines can reach, so clients must show who they are: set \
+         `http.token_file` (a missing file is created) or `http.token_env`, make a key with `bridgehead key new NAME`, or \
+         listen on 127.0.0.1"
     )]
     Required {
         /// The configured address.
@@ -82,16 +83,19 @@ pub enum TokenError {
     },
 }
 
-/// Finds the token that the settings name, and creates its file if that is missing. Without a token, only
-/// loopback may be served.
+/// Finds the token that the settings name, and creates its file if that is missing.
 pub fn resolve_token(settings: &HttpSettings) -> Result<Option<Token>, TokenError> {
     let value = match &settings.token {
-        TokenSource::None if settings.listen.ip().is_loopback() => return Ok(None),
-        TokenSource::None => return Err(TokenError::Required { listen: settings.listen }),
+        TokenSource::None => return Ok(None),
         TokenSource::Env { name, value } => checked(value.expose(), || format!("the variable `{name}`"))?,
         TokenSource::File(path) => from_file(path)?,
     };
     Ok(Some(Token::new("token", value)))
+}
+
+/// Refuses to serve an address that other machines can reach to callers who show no secret.
+pub fn check_reachable(listen: SocketAddr, asks_for_secret: bool) -> Result<(), TokenError> {
+    if listen.ip().is_loopback() || asks_for_secret { Ok(()) } else { Err(TokenError::Required { listen }) }
 }
 
 fn from_file(path: &Path) -> Result<Secret, TokenError> {
@@ -168,10 +172,12 @@ mod tests {
     fn an_address_that_others_reach_needs_a_token() {
         for listen in ["127.0.0.1:4848", "127.3.2.1:0", "[::1]:4848"] {
             assert!(resolve_token(&settings(listen, TokenSource::None)).unwrap().is_none());
+            check_reachable(listen.parse().unwrap(), false).unwrap();
         }
         for listen in ["0.0.0.0:4848", "192.168.1.2:4848", "[::]:4848"] {
-            let error = resolve_token(&settings(listen, TokenSource::None)).unwrap_err().to_string();
+            let error = check_reachable(listen.parse().unwrap(), false).unwrap_err().to_string();
             assert!(error.contains(listen) && error.contains("http.token_file"), "{error}");
+            check_reachable(listen.parse().unwrap(), true).unwrap();
             assert!(resolve_token(&settings(listen, env("s3cret"))).unwrap().is_some());
         }
     }

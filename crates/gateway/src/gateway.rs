@@ -381,7 +381,8 @@ impl Gateway {
                 return self.answer_here(caller, request, progress).await;
             }
             let responses = request.params.get("inputResponses");
-            let resumed = parks.resume(&state, &subject(), responses, way.clone(), &gate.server_info).await;
+            let whose = (&caller.principal, &subject());
+            let resumed = parks.resume(&state, whose, responses, way.clone(), &gate.server_info).await;
             if let Some(outcome) = resumed {
                 return outcome;
             }
@@ -390,7 +391,7 @@ impl Gateway {
             return self.answer_here(caller, request, progress).await;
         }
         let correlation = request.correlation();
-        let park = Arc::new(Park::new(abilities, correlation, way));
+        let park = Arc::new(Park::new(abilities, correlation, &caller.principal, way));
         let caller_here =
             Caller { questioner: Some(Questioner::parked(Arc::clone(&park))), ..caller.clone() };
         let mut ask_here = request.clone();

@@ -15,6 +15,8 @@ use crate::steps;
 
 /// The oldest version of Node that all packages run on.
 const NODE: (u32, u32) = (22, 19);
+/// Where Debian installs nginx, a folder that is not in every PATH.
+pub(crate) const NGINX: &str = "/usr/sbin/nginx";
 /// The file with the list that was installed last.
 const STAMP: &str = "installed-from";
 
@@ -104,6 +106,7 @@ pub(crate) fn packages(root: &Path) -> Result<()> {
         let npm = scope.spawn(|| npm(&lists, &folder.join("npm")));
         python(&lists.join("requirements.txt"), &folder.join("python"))?;
         python(&lists.join("requirements-sqlite.txt"), &folder.join("python-sqlite"))?;
+        nginx(root)?;
         anyhow::Ok(npm.join())
     });
     npm?.map_err(|_| anyhow!("the installation from npm panicked"))?
@@ -140,6 +143,15 @@ fn python(list: &Path, folder: &Path) -> Result<()> {
         install.args(pip).args(["--no-deps", "--no-compile", "--requirement"]).arg(list);
         succeed(&mut install, "pip install")
     })
+}
+
+/// The proxy that ends TLS before the gateway.
+fn nginx(root: &Path) -> Result<()> {
+    match Path::new(NGINX).exists() {
+        true => Ok(()),
+        false => steps::install_from_debian(root, "nginx-light")
+            .context("nginx is missing; install it for the tests of sign-in"),
+    }
 }
 
 /// Does the work, unless it was already done for the same list.

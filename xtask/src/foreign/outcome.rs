@@ -37,6 +37,8 @@ pub(crate) struct Outcomes {
     pub(crate) remote: Group,
     /// By client, with servers that ask questions and send notifications.
     pub(crate) interactive: Group,
+    /// By client, with users who sign in.
+    pub(crate) access: Group,
     /// Whether processes ended.
     pub(crate) processes: Group,
 }
@@ -109,7 +111,8 @@ impl Group {
 
 impl Outcomes {
     fn all(&self) -> impl Iterator<Item = &Outcome> {
-        let groups = [&self.clients, &self.servers, &self.remote, &self.interactive, &self.processes];
+        let groups =
+            [&self.clients, &self.servers, &self.remote, &self.interactive, &self.access, &self.processes];
         groups.into_iter().flat_map(|group| &group.0)
     }
 
@@ -130,6 +133,7 @@ impl Outcomes {
             (&self.servers, "server · era · transport"),
             (&self.remote, "remote server · era · transport"),
             (&self.interactive, "interactive: client · era · transport"),
+            (&self.access, "sign-in: client · era · way"),
         ];
         // A part that was not run has no table.
         let tables = tables.into_iter().filter(|(group, _)| !group.0.is_empty());
@@ -158,6 +162,7 @@ impl Outcomes {
             "servers": group(&self.servers),
             "remote": group(&self.remote),
             "interactive": group(&self.interactive),
+            "access": group(&self.access),
             "processes": group(&self.processes),
         })
     }

@@ -52,8 +52,19 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// Starts it on a free port of its choice and waits until it prints its address.
     pub(crate) fn start(program: &Path, config: &Path, mark: &str, log: &Path) -> Result<Self> {
+        Self::start_at("127.0.0.1:0", program, config, mark, log)
+    }
+
+    /// The same at this address.
+    pub(crate) fn start_at(
+        listen: &str,
+        program: &Path,
+        config: &Path,
+        mark: &str,
+        log: &Path,
+    ) -> Result<Self> {
         let mut child = command(program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .args(["serve", "--listen", listen, "--config"])
             .arg(config)
             .env(MARK, mark)
             .env("XDG_STATE_HOME", log.parent().unwrap_or(Path::new(".")))

@@ -8,7 +8,9 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use bridgehead_gateway::{Caller, ClientTransport, Feed, Outlet, Principal, ProgressSink, Questioner};
+use bridgehead_gateway::{
+    Caller, ClientTransport, Feed, Outlet, Principal, ProgressSink, Questioner, Validity,
+};
 use bridgehead_wire::{
     ClientNote, Era, Id, Malformed, Message, Method, Note, Notification, Raw, Request, Revision, RpcError,
     Spliced, code,
@@ -51,6 +53,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         refused.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
         return refused;
     };
+    front.sessions.watch(&session);
     debug!(session = session.label(), principal = %session.principal, %revision, "session opened");
     session.identity.declare(abilities);
     if let Some(info) = era::client_info(request.params.as_ref()) {
@@ -115,7 +118,7 @@ pub(crate) fn session<B: Backend>(
 /// Answers one request of a session.
 pub(crate) async fn request<B: Backend>(
     front: &Front<B>,
-    lease: Lease,
+    (principal, lease): (&Principal, Lease),
     request: Request,
     reading: Reading,
     prefers_events: bool,
@@ -137,14 +140,17 @@ pub(crate) async fn request<B: Backend>(
     lease.requested();
     match call(front, &Arc::new(lease), request, reading, way) {
         Ok(call) => {
-            replay::answer(call, notes, &session.streams, manner(front, &session), prefers_events).await
+            // The answer to a call that was admitted still goes to its client after the token has expired.
+            let manner = manner(front, &session, principal.validity().until_revoked());
+            replay::answer(call, notes, &session.streams, manner, prefers_events).await
         }
         Err(done) => done.into_reply(),
     }
 }
 
-fn manner<B: Backend>(front: &Front<B>, session: &Session) -> Manner {
-    Manner { revision: session.revision, keep_alive: front.keep_alive, poll_after: front.poll_after }
+fn manner<B: Backend>(front: &Front<B>, session: &Session, validity: Validity) -> Manner {
+    let (keep_alive, poll_after) = (front.keep_alive, front.poll_after);
+    Manner { revision: session.revision, keep_alive, poll_after, validity }
 }
 
 /// How a call reaches its client before the answer; empty where there is no stream.
@@ -304,7 +310,7 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
         Some(Some((log, next))) if !log.is_own() => {
             debug!(session = session.label(), "a stream is resumed");
             // A client that has come back once is not sent away again.
-            let manner = Manner { poll_after: None, ..manner(front, &session) };
+            let manner = Manner { poll_after: None, ..manner(front, &session, principal.validity().clone()) };
             return replay::body(log, next, manner);
         }
         Some(Some((_, next))) => Some(next),
@@ -316,13 +322,14 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
     };
     let log = session.streams.own();
     let next = resumed.unwrap_or_else(|| log.end());
-    if resumed.is_none() && manner(front, &session).primes() {
+    if resumed.is_none() && replay::primes(session.revision) {
         log.prime();
     }
     let announcements = Announcements {
         reader: Reader::new(Arc::clone(log), next),
         feed: front.backend.feed(&session.principal, &session.identity),
         lease,
+        principal: principal.clone(),
         shutdown: front.shutdown.clone(),
         keep_alive: front.keep_alive,
     };
@@ -361,6 +368,8 @@ struct Announcements {
     reader: Reader,
     feed: Feed,
     lease: StreamLease,
+    /// Who opened the stream: it ends with the credential that was shown.
+    principal: Principal,
     shutdown: CancellationToken,
     keep_alive: std::time::Duration,
 }
@@ -376,6 +385,7 @@ impl Announcements {
                 biased;
                 () = session.ended.cancelled() => return None,
                 () = self.shutdown.cancelled() => return None,
+                () = self.principal.validity().ended() => return None,
                 // Logged first, so that a client that comes back can read it again.
                 message = self.feed.next() => {
                     session.streams.own().push_note(&message);

@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bridgehead_gateway::{Caller, ClientRequest, ClientTransport, Principal, ProgressSink};
-use bridgehead_wire::{Era, Id, Method, Notification, Request, Revision, RpcError, Spliced, code};
+use bridgehead_wire::{
+    Era, Id, Method, Notification, Request, RequestMeta, Revision, RpcError, Spliced, code,
+};
 use http::{HeaderMap, StatusCode};
 use tracing::debug;
 
@@ -13,7 +15,8 @@ use super::auth::guard::Guard;
 use super::headers::{self, Version};
 use super::reply::{self, Answer, Reply};
 use super::running::{OnDisconnect, Running};
-use super::{sse, step_up};
+use super::sse::{self, Ends};
+use super::step_up;
 use crate::Backend;
 use crate::era::{self, Reading};
 use crate::panics::guarded;
@@ -49,8 +52,9 @@ pub(crate) fn check<B: Backend>(
         return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
     let served = front.backend.serves(&principal, Era::Modern, &method);
+    let client = reading.envelope().ok().and_then(RequestMeta::client_info);
     let caller = Caller {
-        session: front.stateless.of(&principal),
+        session: front.stateless.of(&principal, client.as_ref()),
         principal,
         revision: Revision::V2026_07_28,
         transport: ClientTransport::Http,
@@ -68,10 +72,23 @@ pub(crate) fn answer(guard: &Guard, passed: &Passed, outcome: &Result<Spliced, R
 }
 
 /// Answers a request that may get notifications before its answer. A listen ends with its result when the front shuts
-/// down.
+/// down, and when the credential of its client ends. Any other stream ends when the credential is revoked, but its call goes on.
 pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Passed) -> Reply {
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
-    let until = (passed.request.method == Method::Listen).then(|| front.shutdown.clone());
+    let validity = passed.caller.principal.validity();
+    let mut ends = Ends::default();
+    if passed.request.method == Method::Listen {
+        let (shutdown, validity) = (front.shutdown.clone(), validity.clone());
+        ends.notes = Some(Box::pin(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = validity.ended() => {}
+            }
+        }));
+    } else if validity.until_revoked().can_end() {
+        let validity = validity.until_revoked();
+        ends.stream = Some(Box::pin(async move { validity.ended().await }));
+    }
     let (backend, guard) = (front.backend.clone(), Arc::clone(&front.guard));
     let call = Running::new(OnDisconnect::Cancel, async move {
         let Passed { id, served, request, caller } = passed;
@@ -79,7 +96,7 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
         let outcome = guarded(&backend, answering).await.and_then(|outcome| outcome);
         Some(encode(&guard, &id, &request, &outcome, served))
     });
-    sse::answer(call, Some(notes), front.keep_alive, until).await
+    sse::answer(call, Some(notes), front.keep_alive, ends).await
 }
 
 /// Everything that is checked before the gateway is asked, in the order that clients rely on.

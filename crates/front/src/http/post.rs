@@ -144,7 +144,7 @@ async fn requested<B: Backend>(front: &Front<B>, posted: Posted<'_>, request: Re
         Served::Legacy => match legacy::session(front, &principal, headers, said) {
             Ok(lease) => {
                 let prefers = headers::prefers_events(headers);
-                legacy::request(front, lease, request, reading, prefers).await
+                legacy::request(front, (&principal, lease), request, reading, prefers).await
             }
             Err(missing) => missing.reply(Some(&request.id)),
         },

@@ -4,6 +4,8 @@
 //! writes for as long as it runs, whether its client is connected or not; the body of a response only reads. A client
 //! that comes back with the last id it saw reads on from there.
 //!
+//! A body ends with the credential of its reader; the call and its log go on.
+//!
 //! Logs are bounded in length and in number: a session drops its oldest ones first, those of finished calls before others.
 //! Their memory is on the session's account. When that account or the total budget is used up, finished streams that were
 //! read are dropped first, then answers that no client has fetched. If there is still no room, the answer is replaced by
@@ -13,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bridgehead_gateway::Validity;
 use bridgehead_wire::held::{Account, NoRoom, Reservation};
 use bridgehead_wire::{Id, Message, Revision, RpcError, code, error_response, on_one_line};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -330,19 +333,19 @@ impl Reader {
 }
 
 /// How a stream is served.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Manner {
     pub(crate) revision: Revision,
     pub(crate) keep_alive: Duration,
     /// After how much silence the client is sent away to come back for the rest; `None` for never.
     pub(crate) poll_after: Option<Duration>,
+    /// How long its reader may read.
+    pub(crate) validity: Validity,
 }
 
-impl Manner {
-    /// Whether clients of the revision understand an event without a message.
-    pub(crate) fn primes(self) -> bool {
-        self.revision >= Revision::V2025_11_25
-    }
+/// Whether clients of a revision understand an event without a message.
+pub(crate) fn primes(revision: Revision) -> bool {
+    revision >= Revision::V2025_11_25
 }
 
 /// Answers with the outcome of `call`: JSON, or events as soon as `notes` has a message, or from the start if the
@@ -372,7 +375,7 @@ pub(crate) async fn answer(
                     Some(answer) if told.is_empty() => answer.into_reply(),
                     None if told.is_empty() => reply::events(Body::empty()),
                     answer => {
-                        let log = opened(streams, manner);
+                        let log = opened(streams, manner.revision);
                         told.iter().for_each(|note| log.push_note(note));
                         if let Some(answer) = answer {
                             log.push_answer(&answer);
@@ -384,7 +387,7 @@ pub(crate) async fn answer(
             }
         }
     }
-    let log = opened(streams, manner);
+    let log = opened(streams, manner.revision);
     let writing = Writing(Arc::clone(&log));
     if let Some(note) = first {
         log.push_note(&note);
@@ -427,9 +430,9 @@ impl Drop for Writing {
     }
 }
 
-fn opened(streams: &Streams, manner: Manner) -> Arc<Log> {
+fn opened(streams: &Streams, revision: Revision) -> Arc<Log> {
     let log = streams.open();
-    if manner.primes() {
+    if primes(revision) {
         log.prime();
     }
     log
@@ -437,10 +440,11 @@ fn opened(streams: &Streams, manner: Manner) -> Arc<Log> {
 
 /// The events of a log from `next` on, with comments in between.
 pub(crate) fn body(log: Arc<Log>, next: u64, manner: Manner) -> Reply {
-    let poll_after = manner.poll_after.filter(|_| manner.primes());
+    let Manner { revision, keep_alive, poll_after, validity } = manner;
+    let poll_after = poll_after.filter(|_| primes(revision));
     let quiet_since = Instant::now();
-    let reading = (Reader::new(log, next), quiet_since);
-    let events = stream::unfold(reading, move |(mut reader, quiet_since)| async move {
+    let reading = (Reader::new(log, next), quiet_since, validity);
+    let events = stream::unfold(reading, move |(mut reader, quiet_since, validity)| async move {
         let sent_away = async {
             match poll_after {
                 Some(after) => sleep_until(quiet_since + after).await,
@@ -449,9 +453,10 @@ pub(crate) fn body(log: Arc<Log>, next: u64, manner: Manner) -> Reply {
         };
         tokio::select! {
             biased;
-            event = reader.next() => Some((event?, (reader, Instant::now()))),
+            () = validity.ended() => None,
+            event = reader.next() => Some((event?, (reader, Instant::now(), validity))),
             () = sent_away => None,
-            () = sleep(manner.keep_alive) => Some((COMMENT, (reader, quiet_since))),
+            () = sleep(keep_alive) => Some((COMMENT, (reader, quiet_since, validity))),
         }
     });
     reply::events(Body::from_stream(events))

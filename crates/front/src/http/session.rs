@@ -4,6 +4,9 @@
 //! the idle time; a call in flight and an open stream count as use. The number of sessions is capped. At the cap a new
 //! session replaces an expired one, else the oldest that never sent a request, else the one that has been idle the longest,
 //! if that is at least [`LONG_IDLE`]. Otherwise the new session is refused. A session in use never makes way.
+//!
+//! A session ends when the credential that opened it is revoked: it is unknown from then on, and its stream closes, but its
+//! running calls finish. It survives the expiry of a token, because its client comes back with the next one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -101,10 +104,33 @@ impl Sessions {
     pub(crate) fn lease(&self, id: &str, principal: &Principal) -> Option<Lease> {
         let id = Uuid::try_parse(id).ok()?;
         let table = self.table.lock();
-        let session = table.get(&id).filter(|session| session.principal == *principal)?;
+        let session = table.get(&id).filter(|session| {
+            session.principal == *principal && !session.principal.validity().is_revoked()
+        })?;
         // Still under the table's lock: a sweep cannot come in between.
         session.usage.lock().leases += 1;
         Some(Lease(session.clone()))
+    }
+
+    /// Ends a session as soon as the credential that opened it is revoked.
+    pub(crate) fn watch(self: &Arc<Self>, session: &Session) {
+        let validity = session.principal.validity().until_revoked();
+        if !validity.can_end() {
+            return;
+        }
+        let (sessions, id, ended) = (Arc::downgrade(self), session.id, session.ended.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => return,
+                () = validity.ended() => {}
+            }
+            let session = sessions.upgrade().and_then(|sessions| sessions.table.lock().remove(&id));
+            if let Some(session) = session {
+                debug!(session = session.label(), "session ended: its credential was revoked");
+                // Not `end`: its running calls finish. What is kept for it goes with the last of them.
+                session.ended.cancel();
+            }
+        });
     }
 
     /// Ends a session: its calls are cancelled, its stream closes, its id is unknown from now on.
@@ -203,6 +229,13 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    /// Ends the task that watches its credential.
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
 /// Keeps a session in use; using it resets its idle time.
 #[derive(Debug)]
 pub(crate) struct Lease(pub(crate) Arc<Session>);
@@ -236,8 +269,10 @@ impl Drop for StreamLease {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use bridgehead_gateway::Validity;
     use tokio::time::advance;
+
+    use super::*;
 
     const IDLE: Duration = Duration::from_secs(60);
 
@@ -348,6 +383,37 @@ mod tests {
         sessions.end(&session);
         assert!(!entry.finish(), "its answer is no longer wanted");
         assert!(!known(&sessions, &session));
+    }
+
+    /// ACC-2 (case 11): a session whose credential is revoked is unknown at once and its stream closes, but its calls go on. An
+    /// expired token does not end a session, and neither does another credential of the same principal.
+    #[tokio::test(start_paused = true)]
+    async fn a_revoked_credential_ends_its_session() {
+        let sessions = Arc::new(sessions(4));
+        let revoked = CancellationToken::new();
+        let of = |revoked: &CancellationToken| {
+            let expires = Some(Instant::now() + IDLE / 4);
+            Principal::named("ada").valid(Validity::new(Some(revoked.clone()), expires))
+        };
+        let [ended, other] = [&revoked, &CancellationToken::new()].map(|revoked| {
+            let session = sessions.open(of(revoked), Revision::V2025_06_18, Abilities::NONE).unwrap();
+            sessions.watch(&session);
+            session
+        });
+        let find = |session: &Session| sessions.lease(&session.id.to_string(), &Principal::named("ada"));
+        advance(IDLE / 2).await;
+        tokio::task::yield_now().await;
+        assert!(find(&other).is_some(), "a newer token of the same principal");
+        let call = find(&ended).unwrap();
+        let (entry, _registration) = ended.in_flight.enter(&1.into()).unwrap();
+        revoked.cancel();
+        assert!(find(&ended).is_none(), "at once");
+        ended.ended.cancelled().await;
+        assert_eq!(sessions.table.lock().len(), 1);
+        assert!(entry.finish(), "its answer is still wanted");
+        assert!(!ended.identity.is_ended(), "and its own servers stay for the call");
+        assert!(find(&other).is_some());
+        drop(call);
     }
 
     /// A log line identifies a session by a part of its id that gives no access to it.

@@ -15,7 +15,6 @@ use futures_util::future::BoxFuture;
 use http_body::Frame;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::reply::{self, Answer, Body, Reply};
 use super::running::Running;
@@ -34,13 +33,22 @@ pub(crate) fn event(message: &[u8]) -> Bytes {
     out.freeze()
 }
 
+/// When a stream ends before its call does.
+#[derive(Default)]
+pub(crate) struct Ends {
+    /// When this resolves, no more notifications are taken, and the call that sends them ends with its answer.
+    pub(crate) notes: Option<BoxFuture<'static, ()>>,
+    /// When this resolves, the client gets nothing more, and its call finishes without it.
+    pub(crate) stream: Option<BoxFuture<'static, ()>>,
+}
+
 /// Answers with the outcome of `call`: JSON, or events as soon as `notes` has a message. A cancelled call has no
-/// answer; its POST then ends as an event stream without events. No notification is taken after `until`.
+/// answer; its POST then ends as an event stream without events.
 pub(crate) async fn answer(
     mut call: Running<Option<Answer>>,
     notes: Option<mpsc::Receiver<Bytes>>,
     keep_alive: Duration,
-    until: Option<CancellationToken>,
+    ends: Ends,
 ) -> Reply {
     let Some(mut notes) = notes else { return plain(call.await) };
     let first = tokio::select! {
@@ -66,7 +74,7 @@ pub(crate) async fn answer(
         answer: Some(call.into_task()),
         keep_alive,
         silence: Box::pin(sleep(keep_alive)),
-        until: until.map(|until| Box::pin(until.cancelled_owned())),
+        ends,
     };
     reply::events(Body::coming(body))
 }
@@ -85,18 +93,22 @@ struct CallEvents {
     answer: Option<BoxFuture<'static, Option<Option<Answer>>>>,
     keep_alive: Duration,
     silence: Pin<Box<Sleep>>,
-    /// When this resolves, no more notifications are taken, and the call that sends them ends.
-    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    ends: Ends,
 }
 
 impl CallEvents {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if due(&mut self.ends.stream, context) {
+            self.ready.clear();
+            self.notes.close();
+            // Dropping the call would cancel it.
+            self.answer.take().map(tokio::spawn);
+        }
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Poll::Ready(Some(event));
             }
-            if self.until.as_mut().is_some_and(|until| until.as_mut().poll(context).is_ready()) {
-                self.until = None;
+            if due(&mut self.ends.notes, context) {
                 self.notes.close();
             }
             let Some(answer) = &mut self.answer else { return Poll::Ready(None) };
@@ -115,6 +127,15 @@ impl CallEvents {
             return self.silence.as_mut().poll(context).map(|()| Some(COMMENT));
         }
     }
+}
+
+/// Whether the time has come; if so, it is not asked again.
+fn due(end: &mut Option<BoxFuture<'static, ()>>, context: &mut Context<'_>) -> bool {
+    let due = end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
+    if due {
+        *end = None;
+    }
+    due
 }
 
 impl http_body::Body for CallEvents {
@@ -161,7 +182,7 @@ mod tests {
             sleep(Duration::from_secs(25)).await;
             done("2")
         });
-        let reply = answer(call, Some(notes), Duration::from_secs(10), None).await;
+        let reply = answer(call, Some(notes), Duration::from_secs(10), Ends::default()).await;
         assert_eq!(
             text(reply).await,
             "event: message\ndata: 1\n\n: keep-alive\n\n: keep-alive\n\nevent: message\ndata: 2\n\n"
@@ -173,7 +194,7 @@ mod tests {
     async fn plain_unless_a_notification_comes_first() {
         let (tell, notes) = mpsc::channel(4);
         let call = Running::new(OnDisconnect::Cancel, async { done("2") });
-        let reply = answer(call, Some(notes), Duration::from_secs(10), None).await;
+        let reply = answer(call, Some(notes), Duration::from_secs(10), Ends::default()).await;
         assert_eq!(reply.headers()["content-type"], "application/json");
         drop(tell);
         let (tell, notes) = mpsc::channel(4);
@@ -181,11 +202,38 @@ mod tests {
             tell.send(Bytes::from_static(b"1")).await.unwrap();
             done("2")
         });
-        let reply = answer(call, Some(notes), Duration::from_secs(10), None).await;
+        let reply = answer(call, Some(notes), Duration::from_secs(10), Ends::default()).await;
         assert_eq!(reply.headers()["content-type"], "text/event-stream");
         assert_eq!(reply.headers()["x-accel-buffering"], "no");
         assert_eq!(text(reply).await, "event: message\ndata: 1\n\nevent: message\ndata: 2\n\n");
         let cancelled = Running::new(OnDisconnect::Cancel, async { None });
-        assert_eq!(text(answer(cancelled, None, Duration::from_secs(10), None).await).await, "");
+        assert_eq!(text(answer(cancelled, None, Duration::from_secs(10), Ends::default()).await).await, "");
+    }
+    /// ACC-2 (case 11): after the end of a stream its client gets nothing more, but the call finishes. After the end of its
+    /// notifications alone, the client still gets the answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_before_its_call() {
+        let after = |seconds| -> Option<BoxFuture<'static, ()>> {
+            Some(Box::pin(sleep(Duration::from_secs(seconds))))
+        };
+        for (whole, expected) in [(true, ""), (false, "event: message\ndata: 2\n\n")] {
+            let ends = match whole {
+                true => Ends { stream: after(5), ..Ends::default() },
+                false => Ends { notes: after(5), ..Ends::default() },
+            };
+            let (tell, unread) = mpsc::channel(4);
+            tell.send(Bytes::from_static(b"1")).await.unwrap();
+            let (finished, finishes) = tokio::sync::oneshot::channel();
+            let call = Running::new(OnDisconnect::Cancel, async move {
+                tell.closed().await;
+                sleep(Duration::from_secs(3)).await;
+                finished.send(Instant::now()).unwrap();
+                done("2")
+            });
+            let began = Instant::now();
+            let reply = answer(call, Some(unread), Duration::from_secs(10), ends).await;
+            assert_eq!(text(reply).await, format!("event: message\ndata: 1\n\n{expected}"));
+            assert_eq!(finishes.await.unwrap() - began, Duration::from_secs(8));
+        }
     }
 }

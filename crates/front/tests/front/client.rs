@@ -116,9 +116,12 @@ pub(crate) struct Direct {
 
 impl Direct {
     pub(crate) fn start(fake: &Fake) -> Self {
+        Self::known_by(fake, authenticator(&HttpSettings::default(), None))
+    }
+
+    pub(crate) fn known_by(fake: &Fake, authenticator: Box<dyn Authenticator>) -> Self {
         let shutdown = CancellationToken::new();
-        let settings = HttpSettings::default();
-        let routes = router(fake.clone(), &settings, authenticator(&settings, None), shutdown.clone());
+        let routes = router(fake.clone(), &HttpSettings::default(), authenticator, shutdown.clone());
         Self { routes, shutdown }
     }
 

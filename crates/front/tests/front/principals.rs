@@ -4,16 +4,24 @@ use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 use bridgehead_front::{Authenticating, Authenticator, Peer, Refusal};
-use bridgehead_gateway::{Principal, PrincipalKind};
+use bridgehead_gateway::{Principal, PrincipalKind, Validity};
 use futures_util::FutureExt;
 use futures_util::future::Either;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use crate::client::{Server, mirrored};
-use crate::fake::{Fake, initialize, legacy, modern};
+use crate::client::{Direct, Server, mirrored, piece};
+use crate::fake::{ENVELOPE, Fake, initialize, legacy, modern};
 
-/// Believes the `x-user` header, after a wait as for an answer from elsewhere.
-struct ByHeader;
+/// When a token with `x-expires` expires.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Believes the `x-user` header, after a wait as for an answer from elsewhere. `revoked` ends the credentials of `ada`.
+#[derive(Default)]
+struct ByHeader {
+    revoked: CancellationToken,
+}
 
 impl Authenticator for ByHeader {
     fn authenticate<'a>(&'a self, headers: &'a HeaderMap, _peer: Peer) -> Authenticating<'a> {
@@ -23,6 +31,16 @@ impl Authenticator for ByHeader {
                 Some("mallory") => Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "not so fast")
                     .challenging(HeaderValue::from_static("Bearer error=\"invalid_token\""))
                     .retrying(Duration::from_millis(1500))),
+                Some("ada") if self.revoked.is_cancelled() => {
+                    Err(Refusal::new(StatusCode::UNAUTHORIZED, "revoked"))
+                }
+                // The other key of the same principal.
+                Some("ada2") => Ok(Principal::new("ada", PrincipalKind::Token)),
+                Some("ada") => {
+                    let expires = headers.get("x-expires").map(|_| Instant::now() + SOON);
+                    let validity = Validity::new(Some(self.revoked.clone()), expires);
+                    Ok(Principal::new("ada", PrincipalKind::Token).valid(validity))
+                }
                 Some(user) => Ok(Principal::new(user, PrincipalKind::Token)),
                 None => Err(Refusal::new(StatusCode::UNAUTHORIZED, "who are you?")),
             }
@@ -36,7 +54,7 @@ impl Authenticator for ByHeader {
 }
 
 async fn start(fake: &Fake) -> Server {
-    Server::known_by(fake, HttpSettings::default(), Box::new(ByHeader)).await
+    Server::known_by(fake, HttpSettings::default(), Box::new(ByHeader::default())).await
 }
 
 /// GATE-3: the authenticator names the principal, even if it has to wait for that, and the client sees the text of its
@@ -92,4 +110,98 @@ async fn a_session_is_unknown_to_others() {
     let ada = [("mcp-session-id", id.as_str()), ("x-user", "ada")];
     assert_eq!(server.post(&ada, &call).await.status, 200);
     assert_eq!(server.send("DELETE", &ada, "").await.status, 204);
+}
+
+/// A front, on a paused clock, and what revokes the credential of `ada`.
+fn direct(fake: &Fake) -> (Direct, CancellationToken) {
+    let by_header = ByHeader::default();
+    let revoked = by_header.revoked.clone();
+    (Direct::known_by(fake, Box::new(by_header)), revoked)
+}
+
+async fn session_of(front: &Direct, user: &str) -> String {
+    let opened = front.send("POST", &[("x-user", user)], &initialize("0", "2025-06-18")).await;
+    opened.headers["mcp-session-id"].to_str().unwrap().to_owned()
+}
+
+/// Reads a body to its end.
+async fn drained(mut body: bridgehead_front::Body) -> String {
+    let mut text = String::new();
+    while let Some(more) = piece(&mut body).await {
+        text += &more;
+    }
+    text
+}
+
+/// ACC-2 (case 11): when a credential is revoked, its session is gone and its streams end within a second, while its running
+/// calls finish. What other credentials opened stays, even those of the same principal.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_credential_loses_what_is_open() {
+    let fake = Fake::new();
+    let (front, revoked) = direct(&fake);
+    let (id, kept) = (session_of(&front, "ada").await, session_of(&front, "ada2").await);
+    let ada = [("mcp-session-id", id.as_str()), ("x-user", "ada")];
+    let own_stream = front.open("GET", &ada, "").await.into_body();
+    let kept_stream = front.open("GET", &[("mcp-session-id", kept.as_str()), ("x-user", "ada2")], "").await;
+    let listen: Vec<_> = [&mirrored("subscriptions/listen", "")[..], &[("x-user", "ada")]].concat();
+    let asked = modern("9", "subscriptions/listen", r#""notifications":{}"#);
+    let mut listening = front.open("POST", &listen, &asked).await.into_body();
+    assert!(piece(&mut listening).await.unwrap().contains("acknowledged"));
+    let noted = format!(r#""name":"step_then_gate","_meta":{{"progressToken":7,{ENVELOPE}}}"#);
+    let call: Vec<_> = [&mirrored("tools/call", "step_then_gate")[..], &[("x-user", "ada")]].concat();
+    let mut calling = front.open("POST", &call, &legacy("1", "tools/call", &noted)).await.into_body();
+    assert!(piece(&mut calling).await.unwrap().contains("progress"));
+    let gated = legacy("1", "tools/call", r#""name":"gate""#);
+    let plain = front.open("POST", &ada, &gated);
+    let revoking = async {
+        fake.until(|fake| &fake.begun, 2).await;
+        revoked.cancel();
+        let began = Instant::now();
+        drained(own_stream).await;
+        assert!(drained(listening).await.contains("listened"), "with its result");
+        assert_eq!(drained(calling).await, "", "nothing more is sent");
+        assert!(began.elapsed() < Duration::from_secs(1));
+        let again = [("mcp-session-id", id.as_str()), ("x-user", "ada2")];
+        for (method, body) in [("POST", legacy("2", "ping", "")), ("GET", String::new())] {
+            assert_eq!(front.send(method, &again, &body).await.status, 404, "{method}");
+        }
+        assert_eq!(fake.cancelled.load(std::sync::atomic::Ordering::SeqCst), 0);
+        fake.gate.notify_one();
+        fake.gate.notify_one();
+        fake.until(|fake| &fake.finished, 2).await;
+    };
+    let (plain, ()) = tokio::join!(plain, revoking);
+    assert!(drained(plain.into_body()).await.contains("open"), "its client waits for the answer");
+    let body = kept_stream.into_body();
+    assert!(
+        tokio::time::timeout(Duration::from_secs(2), drained(body)).await.is_err(),
+        "the other one stays"
+    );
+    let again = [("mcp-session-id", kept.as_str()), ("x-user", "ada2")];
+    assert_eq!(front.send("POST", &again, &legacy("2", "ping", "")).await.status, 200);
+}
+
+/// ACC-2: streams end when the token expires that opened them. A running call is answered, and the session goes on with the next
+/// token.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_expires_ends_its_streams() {
+    let fake = Fake::new();
+    let (front, _revoked) = direct(&fake);
+    let id = session_of(&front, "ada").await;
+    let expiring = [("mcp-session-id", id.as_str()), ("x-user", "ada"), ("x-expires", "")];
+    let began = Instant::now();
+    let stream = front.open("GET", &expiring, "").await.into_body();
+    let listen: Vec<_> =
+        [&mirrored("subscriptions/listen", "")[..], &[("x-user", "ada"), ("x-expires", "")]].concat();
+    let asked = modern("9", "subscriptions/listen", r#""notifications":{}"#);
+    let listening = front.open("POST", &listen, &asked).await.into_body();
+    let noted = r#""name":"step_then_gate","_meta":{"progressToken":7}"#;
+    let calling = front.open("POST", &expiring, &legacy("1", "tools/call", noted)).await.into_body();
+    drained(stream).await;
+    assert!(drained(listening).await.contains("listened"));
+    assert_eq!(began.elapsed(), SOON);
+    fake.gate.notify_one();
+    assert!(drained(calling).await.contains("open"));
+    let next = [("mcp-session-id", id.as_str()), ("x-user", "ada")];
+    assert_eq!(front.send("POST", &next, &legacy("2", "ping", "")).await.status, 200);
 }

@@ -80,8 +80,23 @@ impl Validity {
 
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
+        self.is_revoked() || self.expires.is_some_and(|expires| expires <= Instant::now())
+    }
+
+    /// The same, but it does not expire: for what a client may return to with a newer credential, such as a session.
+    #[must_use]
+    pub fn until_revoked(&self) -> Self {
+        Self { revoked: self.revoked.clone(), expires: None }
+    }
+
+    /// Whether it can end at all.
+    pub const fn can_end(&self) -> bool {
+        self.revoked.is_some() || self.expires.is_some()
+    }
+
+    /// Whether the credential was revoked.
+    pub fn is_revoked(&self) -> bool {
         self.revoked.as_ref().is_some_and(CancellationToken::is_cancelled)
-            || self.expires.is_some_and(|expires| expires <= Instant::now())
     }
 
     /// Resolves when it ends; never, if it has no end.
@@ -234,6 +249,12 @@ impl Principal {
         &self.0.class.0
     }
 
+    /// Whether it was authenticated by the same look at the same credential. Two principals with equal ids may have shown
+    /// different ones.
+    pub fn shares_credential(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The value of a proven claim.
     pub fn claim(&self, name: &str) -> Option<&str> {
         self.0.claims.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
@@ -342,9 +363,13 @@ mod tests {
         expiring.validity().ended().await;
         assert_eq!(began.elapsed(), hour);
         assert!(expiring.validity().has_ended() && !forever.validity().has_ended());
+        assert!(!expiring.validity().is_revoked() && !expiring.validity().until_revoked().has_ended());
         revoked.cancel();
         forever.validity().ended().await;
-        assert!(forever.validity().has_ended());
+        assert!(forever.validity().has_ended() && forever.validity().is_revoked());
+        let ends = |revoked, expires| of(revoked, expires).validity().can_end();
+        assert!(ends(Some(revoked), None) && ends(None, Some(began)) && !ends(None, None));
+        assert!(expiring.shares_credential(&expiring.clone()) && !expiring.shares_credential(&forever));
         let none = Principal::local();
         assert!(tokio::time::timeout(hour, none.validity().ended()).await.is_err(), "never ends");
     }

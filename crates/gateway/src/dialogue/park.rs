@@ -8,7 +8,7 @@
 //!
 //! What the server does meanwhile is not lost: withdrawn questions are not asked, and the outcome of the call
 //! is kept for the client. If the client does not come back in time, its questions are answered with
-//! "cancelled", and then its call is cancelled.
+//! "cancelled", and then its call is cancelled. So it is if the client's credential is revoked while it is away.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
+use crate::access::{Principal, Validity};
 use crate::caller::ProgressSink;
 use crate::dialogue::questioner::{Answer, unreachable_client};
 use crate::dialogue::seal::{Seal, SealedFor};
@@ -75,6 +76,9 @@ struct ParkState {
     outcome: Option<Outcome>,
     /// Where progress and log lines go; `None` while the client is away.
     way: Option<ParkWay>,
+    /// How long the credential is good that the client showed last. Its expiry does not count: a client may come back with
+    /// the next token.
+    validity: Validity,
     /// The time by which the client must come back; `None` while one of its requests waits here.
     deadline: Option<Instant>,
     /// Whether it is too late for the client to come back.
@@ -170,7 +174,7 @@ impl Parks {
     pub(crate) async fn resume(
         self: &Arc<Self>,
         sealed: &str,
-        subject: &SealedFor,
+        (principal, subject): (&Principal, &SealedFor),
         responses: Option<Raw>,
         way: Option<ParkWay>,
         server_info: &Raw,
@@ -180,7 +184,7 @@ impl Parks {
         let round = u32::from_le_bytes(round.try_into().ok()?);
         let park = self.table.lock().parked.get(id).cloned();
         let Some(park) = park else { return Some(Err(not_valid())) };
-        if let Err(error) = park.take_up(round, responses.as_ref(), way) {
+        if let Err(error) = park.take_up(round, responses.as_ref(), principal, way) {
             return Some(Err(error));
         }
         let here = Here { parks: self, park: Some(&park) };
@@ -347,8 +351,14 @@ impl ParkState {
 }
 
 impl Park {
-    pub(crate) fn new(abilities: Abilities, correlation: CorrelationId, way: Option<ParkWay>) -> Self {
+    pub(crate) fn new(
+        abilities: Abilities,
+        correlation: CorrelationId,
+        principal: &Principal,
+        way: Option<ParkWay>,
+    ) -> Self {
         let state = ParkState {
+            validity: principal.validity().until_revoked(),
             round: 0,
             last_key: 0,
             patience: Duration::ZERO,
@@ -409,7 +419,13 @@ impl Park {
     }
 
     /// Takes a client's answers to the round that it was asked in, once.
-    fn take_up(&self, round: u32, responses: Option<&Raw>, way: Option<ParkWay>) -> Result<(), RpcError> {
+    fn take_up(
+        &self,
+        round: u32,
+        responses: Option<&Raw>,
+        principal: &Principal,
+        way: Option<ParkWay>,
+    ) -> Result<(), RpcError> {
         let refused = |reason: String| RpcError::new(code::INVALID_PARAMS, &reason);
         let responses = match responses.filter(|responses| !responses.is_null()) {
             Some(responses) => Object::parse(responses)
@@ -430,6 +446,7 @@ impl Park {
             }
         }
         state.deadline = None;
+        state.validity = principal.validity().until_revoked();
         state.way = way;
         for mut question in std::mem::take(&mut state.open) {
             match responses.get(&question.key) {
@@ -480,10 +497,13 @@ impl Park {
     /// Resolves when the client may no longer come back.
     async fn abandoned(&self) {
         loop {
-            let deadline = self.state.lock().deadline;
+            let (deadline, validity) = {
+                let state = self.state.lock();
+                (state.deadline, state.validity.clone())
+            };
             let over = async {
                 match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
+                    Some(deadline) => drop(timeout_at(deadline, validity.ended()).await),
                     None => std::future::pending().await,
                 }
             };
@@ -493,7 +513,8 @@ impl Park {
                 () = over => {
                     let mut state = self.state.lock();
                     // The client may have come back at the last moment.
-                    if state.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    let revoked = state.validity.has_ended();
+                    if state.deadline.is_some_and(|deadline| revoked || deadline <= Instant::now()) {
                         state.over = true;
                         return;
                     }

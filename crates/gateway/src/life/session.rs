@@ -1,7 +1,7 @@
 //! A client's identity from one request to the next, as far as servers are kept for it.
 //!
 //! The front makes one session for each line-based connection, for each session of a legacy client over HTTP,
-//! and for each principal of modern clients over HTTP. Ending a session, or dropping its last clone, ends the
+//! and for each name of a modern client of a principal over HTTP. Ending a session, or dropping its last clone, ends the
 //! servers of its own. A request costs one clone of a pointer.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

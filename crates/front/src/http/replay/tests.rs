@@ -6,8 +6,12 @@ use http_body_util::BodyExt;
 use super::*;
 use crate::http::running::OnDisconnect;
 
-const MANNER: Manner =
-    Manner { revision: Revision::V2025_11_25, keep_alive: Duration::from_secs(15), poll_after: None };
+const MANNER: Manner = Manner {
+    revision: Revision::V2025_11_25,
+    keep_alive: Duration::from_secs(15),
+    poll_after: None,
+    validity: Validity::new(None, None),
+};
 
 fn streams() -> Streams {
     Streams::new(Account::new(&Budget::new(64 << 20, 64 << 20)))
@@ -111,7 +115,7 @@ async fn plain_unless_there_is_something_to_stream() {
     let reply = answer(finished("2"), None, &streams, MANNER, true).await;
     assert_eq!(text(reply).await, "id: 1-0\nretry: 1000\ndata: \n\nid: 1-1\nevent: message\ndata: 2\n\n");
     let older = Manner { revision: Revision::V2025_06_18, ..MANNER };
-    let reply = answer(finished("2"), None, &streams, older, true).await;
+    let reply = answer(finished("2"), None, &streams, older.clone(), true).await;
     assert_eq!(text(reply).await, "id: 2-0\nevent: message\ndata: 2\n\n", "no event without a message");
     let (tell, notes) = mpsc::channel(4);
     tell.try_send(Bytes::from_static(b"1")).unwrap();
@@ -132,7 +136,7 @@ async fn a_silent_stream_sends_its_client_away() {
         sleep(Duration::from_secs(100)).await;
         done("2")
     });
-    let seen = text(answer(call, None, &streams, manner, true).await).await;
+    let seen = text(answer(call, None, &streams, manner.clone(), true).await).await;
     assert!(seen.starts_with("id: 1-0\n") && seen.contains(": keep-alive") && !seen.contains("data: 2"));
     let (log, next) = streams.find("1-0").unwrap();
     assert!(text(body(log, next, manner)).await.ends_with("data: 2\n\n"));
@@ -299,4 +303,26 @@ async fn what_streams_hold_is_bounded() {
 
 fn streams_are_fine() -> bool {
     false
+}
+
+/// ACC-2 (case 11): a stream ends with the credential of its reader. The call goes on, and its answer is kept.
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_with_its_credential() {
+    let streams = streams();
+    let revoked = tokio_util::sync::CancellationToken::new();
+    let call = Running::new(OnDisconnect::Finish, async {
+        sleep(Duration::from_secs(60)).await;
+        done("2")
+    });
+    let manner = Manner { validity: Validity::new(Some(revoked.clone()), None), ..MANNER };
+    let reply = answer(call, None, &streams, manner, true).await;
+    let reading = tokio::spawn(text(reply));
+    sleep(Duration::from_secs(1)).await;
+    assert!(!reading.is_finished());
+    revoked.cancel();
+    let began = Instant::now();
+    assert!(!reading.await.unwrap().contains("message"));
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let (log, next) = streams.find("1-0").unwrap();
+    assert_eq!(text(body(log, next, MANNER)).await.matches("data: 2").count(), 1);
 }

@@ -24,7 +24,15 @@ async fn begin<F: Future<Output = Outcome> + Send + 'static>(
     parks: &Arc<Parks>,
     then: impl FnOnce(Arc<Park>) -> F + Send + 'static,
 ) -> Result<Value, RpcError> {
-    let park = Arc::new(Park::new(Abilities::NONE, CorrelationId::mint(), None));
+    begin_as(parks, &Principal::local(), then).await
+}
+
+async fn begin_as<F: Future<Output = Outcome> + Send + 'static>(
+    parks: &Arc<Parks>,
+    principal: &Principal,
+    then: impl FnOnce(Arc<Park>) -> F + Send + 'static,
+) -> Result<Value, RpcError> {
+    let park = Arc::new(Park::new(Abilities::NONE, CorrelationId::mint(), principal, None));
     let work = {
         let park = Arc::clone(&park);
         async move {
@@ -38,9 +46,14 @@ async fn begin<F: Future<Output = Outcome> + Send + 'static>(
 
 /// Comes back with an answer to the first question.
 async fn resume(parks: &Arc<Parks>, asked: &Value) -> Result<Value, RpcError> {
+    resume_as(parks, &Principal::local(), asked).await
+}
+
+async fn resume_as(parks: &Arc<Parks>, principal: &Principal, asked: &Value) -> Result<Value, RpcError> {
     let responses = Some(Raw::literal(r#"{"q1":{"roots":[]}}"#));
     let state = asked["requestState"].as_str().unwrap();
-    let outcome = parks.resume(state, &subject(), responses, None, &Raw::literal("{}")).await.unwrap();
+    let outcome =
+        parks.resume(state, (principal, &subject()), responses, None, &Raw::literal("{}")).await.unwrap();
     outcome.map(|result| result.to_raw().decode().unwrap())
 }
 
@@ -116,7 +129,7 @@ async fn a_gateway_that_starts_again_parks_again() {
 #[tokio::test(start_paused = true)]
 async fn parked_calls_are_bounded() {
     let parks = Arc::<Parks>::default();
-    let other = Arc::new(Park::new(Abilities::NONE, CorrelationId::mint(), None));
+    let other = Arc::new(Park::new(Abilities::NONE, CorrelationId::mint(), &Principal::local(), None));
     let id = |number: usize| (number as u128).to_le_bytes();
     parks.table.lock().parked.extend((1..MOST).map(|number| (id(number), Arc::clone(&other))));
     begin(&parks, |_| async { done() }).await.unwrap();
@@ -143,4 +156,46 @@ async fn a_client_has_its_time_to_come_back() {
         is_over(resume(&parks, &asked).await, expected);
         assert_eq!(parks.count(), 0, "{away:?}");
     }
+}
+
+/// ACC-2 (case 11): a parked call ends within a second when the credential of its absent client is revoked, and cannot be
+/// resumed. A request that waits for the call meanwhile gets its outcome. Another credential of the same principal, shown by the
+/// client when it came back, is the one that counts, and an expiry ends nothing.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_credential_ends_its_parked_calls() {
+    use tokio_util::sync::CancellationToken;
+    let parks = Arc::<Parks>::default();
+    let (first, second) = (CancellationToken::new(), CancellationToken::new());
+    let by = |revoked: &CancellationToken| {
+        Principal::named("ada").valid(Validity::new(Some(revoked.clone()), Some(Instant::now())))
+    };
+    let (principal, newer) = (by(&first), by(&second));
+    let away = begin_as(&parks, &principal, |_| async { done() }).await.unwrap();
+    let back = begin_as(&parks, &principal, |park| async move {
+        put(&park).await?;
+        done()
+    });
+    let back = back.await.unwrap();
+    let renewed = resume_as(&parks, &newer, &back).await.unwrap();
+    let waiting = begin_as(&parks, &principal, |_| async {
+        sleep(PATIENCE / 2).await;
+        done()
+    });
+    let waiting = waiting.await.unwrap();
+    sleep(PATIENCE / 4).await;
+    assert_eq!(parks.count(), 3, "all expired, and none ended");
+    let revoking = async {
+        sleep(PATIENCE / 8).await;
+        first.cancel();
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(parks.count(), 2);
+    };
+    let (waited, ()) = tokio::join!(resume_as(&parks, &principal, &waiting), revoking);
+    assert_eq!(waited.unwrap(), json!({"done": true}), "a call whose client waits is a running one");
+    assert_eq!(resume_as(&parks, &newer, &away).await.unwrap_err(), not_valid());
+    assert_eq!(parks.count(), 1, "the one with the good credential");
+    second.cancel();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(parks.count(), 0);
+    assert_eq!(resume_as(&parks, &newer, &renewed).await.unwrap_err(), not_valid());
 }

@@ -118,8 +118,9 @@ async fn they_are_served() {
             let params = json!({"name": "greet", "arguments": {"name": "Ada", "times": "2"}});
             let got = client.ask(gateway, "prompts/get", params).await.unwrap();
             assert_eq!(got["description"], "Greets someone.", "{got}");
+            let text = format!("Say hello hello to Ada for {}.", Principal::local());
             let messages = json!([
-                {"role": "user", "content": {"type": "text", "text": "Say hello hello to Ada for local."}},
+                {"role": "user", "content": {"type": "text", "text": text}},
                 {"role": "assistant", "content": {"type": "text", "text": "I will."}},
                 {"role": "user", "content": {"type": "image", "data": "AA==", "mimeType": "image/png"}},
             ]);

@@ -1,0 +1,189 @@
+//! The steps of docs/access.md, taken one after the other with the configurations that the page shows.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+
+use bridgehead_testkit::client::{HttpClient, HttpReply, StdioClient, modern_headers, modern_params};
+use bridgehead_testkit::{Behaviour, Mock};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::{Place, signal};
+
+const PAGE: &str = include_str!("../../../../docs/access.md");
+
+/// The configuration of a step, with a scripted server in place of the published one.
+fn step(number: u32) -> String {
+    let block = PAGE.split(&format!("<!-- step {number} -->\n```toml\n")).nth(1).unwrap();
+    let text = block.split("```").next().unwrap();
+    let (before, _) = text.split_once("command = ").unwrap();
+    let mock = Mock::modern().tool("read_file", Behaviour::Echo).tool("write_file", Behaviour::Echo);
+    let env: Vec<String> = mock.env().iter().map(|(name, value)| format!("{name} = {}", json!(value))).collect();
+    format!("{before}command = {}\nenv = {{ {} }}\n", json!(mock.command().0), env.join(", "))
+}
+
+async fn ask(address: SocketAddr, method: &str, params: Value, bearer: Option<&str>) -> HttpReply {
+    let params = modern_params(params);
+    let mut headers = modern_headers(method, &params);
+    headers.extend(bearer.map(|bearer| ("authorization", format!("Bearer {bearer}"))));
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    HttpClient::new(address).post("/mcp", &headers, body.to_string()).await
+}
+
+async fn tools(address: SocketAddr, bearer: &str) -> Vec<String> {
+    let answer = ask(address, "tools/list", json!({}), Some(bearer)).await;
+    let tools = answer.answer()["result"]["tools"].clone();
+    let name = |tool: &Value| tool["name"].as_str().unwrap().to_owned();
+    tools.as_array().unwrap_or_else(|| panic!("{answer:?}")).iter().map(name).collect()
+}
+
+async fn call(address: SocketAddr, tool: &str, bearer: &str) -> Value {
+    let params = json!({"name": tool, "arguments": {"text": "x"}});
+    ask(address, "tools/call", params, Some(bearer)).await.answer()
+}
+
+async fn serve(place: &Place, number: u32) -> (StdioClient, SocketAddr) {
+    let file = place.file("bridgehead.toml", &step(number));
+    place.serve_http(&["--config", file.to_str().unwrap()], &[]).await
+}
+
+async fn stop(mut gateway: StdioClient) {
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
+}
+
+/// Makes a key as the page says; returns it.
+async fn key(place: &Place, arguments: &[&str]) -> String {
+    let file = place.path().join("bridgehead.toml");
+    let made = place.run(&[&["key", "new"], arguments, &["--config", file.to_str().unwrap()]].concat()).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let key = made.stdout.trim().to_owned();
+    assert!(key.starts_with("bhk_") && key.len() == 53, "{made:?}");
+    key
+}
+
+/// The rows of the record: principal, subject and outcome or error code.
+async fn record(place: &Place) -> Vec<Value> {
+    let listed = place.run(&["audit", "list", "--json"]).await;
+    listed.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// ACC-1: one token admits its holders, all of them as the principal `token`.
+#[tokio::test]
+async fn step_1_one_token() {
+    let place = Place::new();
+    let (gateway, address) = serve(&place, 1).await;
+    let file = place.path().join("token");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let token = std::fs::read_to_string(file).unwrap();
+    assert_eq!(ask(address, "tools/list", json!({}), None).await.status, 401);
+    assert_eq!(call(address, "read_file", token.trim()).await["result"]["structuredContent"], json!({"text": "x"}));
+    stop(gateway).await;
+    let rows = record(&place).await;
+    assert!(rows.iter().any(|row| row["principal"] == "token" && row["tool"] == "read_file"), "{rows:#?}");
+}
+
+/// ACC-2: keys are made while the gateway runs, each names its own principal, and a revoked one is refused within a second.
+#[tokio::test]
+async fn step_2_a_key_for_each() {
+    let place = Place::new();
+    let file = place.file("bridgehead.toml", &step(2));
+    let ci = key(&place, &["ci", "--group", "build", "--expires", "90d"]).await;
+    let keys = std::fs::read_to_string(place.path().join("keys.toml")).unwrap();
+    assert!(!keys.contains(&ci), "only the digest is kept");
+    let (gateway, address) = serve(&place, 2).await;
+    assert_eq!(ask(address, "tools/list", json!({}), None).await.status, 401);
+    assert_eq!(call(address, "read_file", &ci).await["result"]["isError"], Value::Null);
+    let alice = key(&place, &["alice", "--group", "people"]).await;
+    until_status(address, &alice, 200).await;
+    let config = file.to_str().unwrap();
+    let listed = place.run(&["key", "list", "--config", config]).await;
+    assert!(listed.stdout.contains("alice") && !listed.stdout.contains(&alice), "{listed:?}");
+    let revoked = place.run(&["key", "revoke", "ci", "--config", config]).await;
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    until_status(address, &ci, 401).await;
+    assert_eq!(ask(address, "tools/list", json!({}), Some(&alice)).await.status, 200);
+    stop(gateway).await;
+    let rows = record(&place).await;
+    assert!(rows.iter().any(|row| row["principal"] == "key:ci" && row["tool"] == "read_file"), "{rows:#?}");
+    for made in ["key/new", "key/revoke"] {
+        assert!(rows.iter().any(|row| row["method"] == made), "{made}: {rows:#?}");
+    }
+    for secret in [&ci, &alice] {
+        assert!(!format!("{rows:?}").contains(secret.as_str()));
+    }
+}
+
+async fn until_status(address: SocketAddr, bearer: &str, status: u16) {
+    for _ in 0..500 {
+        if ask(address, "tools/list", json!({}), Some(bearer)).await.status == status {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("the status never became {status}");
+}
+
+/// ACC-3: rules show each principal its own tools; a denied call gets the answer of an unknown one, and the record says why.
+#[tokio::test]
+async fn step_3_rules() {
+    let place = Place::new();
+    let file = place.file("bridgehead.toml", &step(3));
+    let ci = key(&place, &["ci"]).await;
+    let alice = key(&place, &["alice", "--group", "people"]).await;
+    let (gateway, address) = serve(&place, 3).await;
+    assert_eq!(tools(address, &ci).await, ["read_file"]);
+    assert_eq!(tools(address, &alice).await, ["read_file"]);
+    let denied = call(address, "write_file", &alice).await;
+    let unknown = call(address, "wrote_file", &alice).await;
+    let plain = |answer: &Value| {
+        let mut error = answer["error"].clone();
+        error["data"]["correlationId"].take();
+        error.to_string().replace("write_file", "NAME").replace("wrote_file", "NAME")
+    };
+    assert_eq!(plain(&denied), plain(&unknown));
+    let config = file.to_str().unwrap();
+    let told = place.run(&["explain", "files/write_file", "--as", "key:ci", "--config", config]).await;
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.stdout.contains("denied") || told.stdout.contains("no rule"), "{told:?}");
+    stop(gateway).await;
+    let rows = record(&place).await;
+    let row = rows.iter().find(|row| row["tool"] == "write_file").unwrap_or_else(|| panic!("{rows:#?}"));
+    assert!(row.to_string().contains("DENIED"), "{row}");
+}
+
+/// ACC-1: with an issuer, a caller without credentials is sent to it, by addresses that come from `public_url` alone.
+#[tokio::test]
+async fn step_4_single_sign_on() {
+    let place = Place::new();
+    place.file("bridgehead.toml", &step(4));
+    let ci = key(&place, &["ci"]).await;
+    let (gateway, address) = serve(&place, 4).await;
+    let refused = ask(address, "tools/list", json!({}), None).await;
+    assert_eq!(refused.status, 401);
+    let metadata = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp";
+    let challenge = refused.header("www-authenticate").unwrap();
+    assert!(challenge.contains(&format!("resource_metadata=\"{metadata}\"")), "{challenge}");
+    assert!(challenge.contains("files:write") && challenge.contains("mcp"), "{challenge}");
+    for path in ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"] {
+        let document = HttpClient::new(address).get(path, &[]).await;
+        assert_eq!(document.json()["resource"], "https://mcp.example.com/mcp", "{document:?}");
+        let servers = &document.json()["authorization_servers"];
+        assert_eq!(*servers, json!(["https://id.example.com/realms/corp"]));
+    }
+    assert_eq!(tools(address, &ci).await, ["read_file"], "keys work beside it");
+    stop(gateway).await;
+}
+
+/// ACC-6: health and readiness need no credentials.
+#[tokio::test]
+async fn health_needs_no_credentials() {
+    let place = Place::new();
+    let (gateway, address) = serve(&place, 1).await;
+    for path in ["/healthz", "/readyz"] {
+        let answer = HttpClient::new(address).get(path, &[("host", "anything.example")]).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    }
+    stop(gateway).await;
+}
