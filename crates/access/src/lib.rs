@@ -30,9 +30,15 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Limits
+//!
+//! [`limits::Limits::new`] makes the limiter from the rules of the configuration, what tools cost, a clock, and the record that
+//! budgets are counted from; [`limits::Limits::reload`] replaces the rules. It goes into the `limiter` of the gateway's `Options`.
 
 mod authenticator;
 pub mod keys;
+pub mod limits;
 pub mod policy;
 pub mod tokens;
 

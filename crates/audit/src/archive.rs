@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::checkpoint::Checkpoint;
 use crate::records::{Checkpoints, Journal, ReadError, Record, number_of};
 use crate::store::{Header, Snapshot, SqliteFiles, Store, StoreError, TakeRecord, journal_of, segments_of};
 
@@ -103,6 +104,27 @@ impl StoredSegment {
     #[must_use]
     pub fn place(&self) -> String {
         self.archive.store.place(&self.name)
+    }
+
+    /// Passes its rows that were written at `since` or later to `take`, in order; older ones may come too. A segment that was
+    /// sealed before is not read.
+    ///
+    /// # Errors
+    /// When it cannot be read, or when `take` fails.
+    pub fn rows_since(
+        &self,
+        since: jiff::Timestamp,
+        mut take: impl FnMut(&Record) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let opened = self.open()?;
+        let last = opened.stored.last_checkpoint()?;
+        let last = last.and_then(|last| serde_json::from_slice::<Checkpoint>(&last.text).ok());
+        let sealed =
+            last.filter(|last| last.sealed).and_then(|last| last.time.parse::<jiff::Timestamp>().ok());
+        if sealed.is_some_and(|sealed| sealed < since) {
+            return Ok(());
+        }
+        opened.rows_behind(0, &mut take)
     }
 
     pub(crate) fn open(&self) -> Result<OpenedSegment, ReadError> {

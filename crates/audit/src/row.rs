@@ -68,6 +68,12 @@ pub struct Row {
     /// The client program (enter).
     #[serde(default)]
     pub client: Option<String>,
+    /// What the call takes from each budget that counts it (enter).
+    #[serde(default)]
+    pub cost: Option<u64>,
+    /// The ids of those budgets, separated by spaces (enter).
+    #[serde(default)]
+    pub budgets: Option<String>,
     /// The principal of the call (enter).
     #[serde(default)]
     pub principal: Option<String>,
@@ -83,6 +89,9 @@ pub struct Row {
     /// `result`, `toolError`, `error`, `cancelled` or `interrupted` (exit).
     #[serde(default)]
     pub outcome: Option<String>,
+    /// Whether what the call cost was given back, because it provably did not run (exit).
+    #[serde(default)]
+    pub refunded: Option<bool>,
     /// The stable error code (exit).
     #[serde(default)]
     pub code: Option<String>,
@@ -160,6 +169,12 @@ impl Keeping {
         if let Some(client) = &call.about.client {
             text.string("client", client);
         }
+        if let Some(cost) = call.about.cost {
+            text.number("cost", cost);
+        }
+        if let Some(budgets) = &call.about.budgets {
+            text.string("budgets", budgets);
+        }
         text.string("principal", &call.principal);
         text.plain(match call.era {
             Era::Legacy => r#","era":"legacy""#,
@@ -197,6 +212,9 @@ impl Keeping {
                 None
             }
         };
+        if event.refunded() {
+            text.plain(r#","refunded":true"#);
+        }
         text.number("durationMs", event.duration_ms());
         text.number("queuedMs", event.queued_ms());
         if let Some(body) = payload {
@@ -517,6 +535,23 @@ mod tests {
             (row.method.as_deref(), row.subject.as_deref(), row.client.as_deref(), row.principal.as_deref()),
             (Some("resources/read"), Some("file:///notes"), Some("editor 1.2"), Some("ada"))
         );
+    }
+
+    /// ACC-5: an enter has what its call costs and which budgets count it; the exit of a call that did not run says so.
+    #[test]
+    fn rows_tell_what_a_call_costs() {
+        let mut about = About::default();
+        (about.cost, about.budgets) = (Some(3), Some("5f0c 77aa".into()));
+        let enter = Enter::new(Call { about, ..call() }, Bytes::from_static(b"{}"), true, at());
+        let text = whole(Keeping::default().enter(&enter), 1);
+        let row: Row = serde_json::from_str(&text).unwrap();
+        assert_eq!((row.cost, row.budgets.as_deref(), row.refunded), (Some(3), Some("5f0c 77aa"), None));
+        let exit = Exit::new(&call(), at(), at(), Outcome::Cancelled);
+        let row: Row = serde_json::from_str(&whole(Keeping::default().exit(None, &exit), 2)).unwrap();
+        assert_eq!((row.cost, row.refunded), (None, None));
+        let row: Row =
+            serde_json::from_str(&whole(Keeping::default().exit(None, &exit.refunding()), 2)).unwrap();
+        assert_eq!(row.refunded, Some(true));
     }
 
     #[test]

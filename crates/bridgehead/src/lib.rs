@@ -85,11 +85,11 @@ pub use bridgehead_config::{GatewaySettings, HttpSettings, Mode};
 pub use bridgehead_events as events;
 #[cfg(feature = "tools")]
 pub use bridgehead_gateway::{
-    Action, Allowance, AskError, Authorizer, CancelReason, Decision, Elicitation, Followed, Follower,
-    Gateway, GatewayError, Level, Limited, Limiter, LineSink, LineSource, LogLine, NativePrompt,
-    NativeResource, NativeTool, Need, OfferedTool, Principal, PrincipalKind, PromptMessage, RegisterError,
-    Registry, ReloadReport, ResourceContents, Role, Root, ServerState, ServerStatus, Session, Thing,
-    ToolContext, ToolFailure,
+    Account, Action, Allowance, AskError, Authorizer, CancelReason, Charge, Decision, Elicitation, Followed,
+    Follower, Gateway, GatewayError, Level, Limited, Limiter, LineSink, LineSource, LogLine, NativePrompt,
+    NativeResource, NativeTool, Need, OfferedTool, OverLimit, Principal, PrincipalKind, PromptMessage, Quota,
+    RegisterError, Registry, ReloadReport, ResourceContents, Role, Root, ServerState, ServerStatus, Session,
+    Thing, ToolContext, ToolFailure,
 };
 #[cfg(feature = "bridge")]
 pub use bridgehead_schema as schema;

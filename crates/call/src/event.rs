@@ -91,13 +91,18 @@ pub struct About {
     pub subject: Option<Arc<str>>,
     /// The client program.
     pub client: Option<Arc<str>>,
+    /// What the call takes from each budget that counts it.
+    pub cost: Option<u64>,
+    /// The ids of those budgets, separated by spaces.
+    pub budgets: Option<Arc<str>>,
 }
 
 impl About {
     /// The details of a request that calls no tool. An empty subject counts as none.
     #[must_use]
     pub fn of(method: Option<&'static str>, subject: Arc<str>) -> Self {
-        Self { method, subject: Some(subject).filter(|subject| !subject.is_empty()), client: None }
+        let subject = Some(subject).filter(|subject| !subject.is_empty());
+        Self { method, subject, ..Self::default() }
     }
 }
 
@@ -285,6 +290,7 @@ pub struct Exit {
     correlation: CorrelationId,
     duration_ms: u64,
     queued_ms: u64,
+    refunded: bool,
     outcome: Outcome,
 }
 
@@ -303,6 +309,7 @@ impl Exit {
             correlation: call.correlation,
             duration_ms: milliseconds(elapsed),
             queued_ms: 0,
+            refunded: false,
             outcome,
         }
     }
@@ -311,6 +318,18 @@ impl Exit {
     #[must_use]
     pub fn after_waiting(self, queued: Duration) -> Self {
         Self { queued_ms: milliseconds(queued), ..self }
+    }
+
+    /// Records that the call provably did not run, so that what it cost was given back.
+    #[must_use]
+    pub fn refunding(self) -> Self {
+        Self { refunded: true, ..self }
+    }
+
+    /// Whether what the call cost was given back.
+    #[must_use]
+    pub fn refunded(&self) -> bool {
+        self.refunded
     }
 
     /// The tool's name.

@@ -14,6 +14,7 @@ mod events;
 mod exit;
 mod explain;
 mod instance;
+mod key;
 mod log;
 mod logs;
 mod output;
@@ -105,6 +106,7 @@ enum Verb {
     Restart(restart::Restart),
     Events(events::Events),
     Audit(audit::Audit),
+    Key(key::Keys),
     Explain(explain::Explain),
     Completions(completions::Completions),
     /// The bundled demo server, on stdin and stdout
@@ -165,6 +167,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Restart(restart) => restart.json,
         Verb::Events(events) => events.json,
         Verb::Audit(audit) => audit.json,
+        Verb::Key(key) => key.wants_json(),
     };
     let speaks_mcp = matches!(&verb, Verb::Serve(serve) if serve.stdio);
     let world = match World::read(speaks_mcp) {
@@ -184,6 +187,7 @@ fn run(talk: &Talk, verb: Verb) -> Exit {
         Verb::Restart(restart) => restart::run(&restart, &world),
         Verb::Events(events) => events::run(&events, &world),
         Verb::Audit(audit) => audit::run(&audit, &world),
+        Verb::Key(key) => key::run(&key, &world),
         Verb::Relay => relay::run(),
         Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer => Exit::Success,
     }

@@ -1,9 +1,10 @@
 //! A call that the gateway failed: a stable code, a message, and what the client sees of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_wire::{Code, Fault, Object, Raw, Redactor, RpcError};
+use bridgehead_wire::{Code, Failure, Fault, Object, Quota, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
 
 use crate::access::Scopes;
@@ -25,6 +26,18 @@ pub struct GatewayError {
     pub server: Option<Arc<str>>,
     /// All scopes that the call needs, if one is missing.
     pub scopes: Option<Scopes>,
+    /// What the client learns of the limit that refused it. Boxed, because hardly any error has it.
+    pub limit: Option<Box<OverLimit>>,
+}
+
+/// What a client learns of a limit that refused its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OverLimit {
+    /// When the same call may succeed.
+    pub retry_after: Duration,
+    /// The limit, if it is one of an amount per time.
+    pub quota: Option<Quota>,
 }
 
 impl GatewayError {
@@ -32,7 +45,7 @@ impl GatewayError {
     /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
-        Self { code, message, may_have_run: false, details: None, server: None, scopes: None }
+        Self { code, message, may_have_run: false, details: None, server: None, scopes: None, limit: None }
     }
 
     /// Marks a failure after the call was sent.
@@ -58,6 +71,17 @@ impl GatewayError {
     #[must_use]
     pub fn needing(self, scopes: Scopes) -> Self {
         Self { scopes: Some(scopes), ..self }
+    }
+
+    /// Says when the same call may succeed, and which limit of an amount per time refused it.
+    #[must_use]
+    pub fn over_limit(self, retry_after: Duration, quota: Option<Quota>) -> Self {
+        Self { limit: Some(Box::new(OverLimit { retry_after, quota })), ..self }
+    }
+
+    /// When the same call may succeed, if a limit refused it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.limit.as_ref().map(|limit| limit.retry_after)
     }
 
     /// Whose fault it is.
@@ -111,7 +135,13 @@ impl GatewayError {
         if let Some(scopes) = &self.scopes {
             data["scope"] = json!(scopes.join(" "));
         }
-        RpcError::with_data(rpc_code, &self.message, &data)
+        let retry_after = self.retry_after();
+        if let Some(wait) = retry_after {
+            data["retryAfterMs"] = json!(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        }
+        let quota = self.limit.as_ref().and_then(|limit| limit.quota);
+        let failure = Failure { code: self.code, retry_after, quota };
+        RpcError::with_data(rpc_code, &self.message, &data).of_failure(failure)
     }
 }
 
@@ -162,5 +192,18 @@ mod tests {
         let foreign = json!({"source": "server", "code": "INSUFFICIENT_SCOPE", "scope": "x"});
         assert_eq!(missing_scope(&RpcError::with_data(-32603, "no", &foreign)), None);
         assert_eq!(missing_scope(&RpcError::new(-32603, "no")), None);
+    }
+
+    /// ACC-5: an error of a limit says when to try again, in its body and beside it.
+    #[test]
+    fn an_error_says_when_to_try_again() {
+        let wait = Duration::from_millis(1500);
+        let error = GatewayError::new(Code::RateLimited, "too many").over_limit(wait, None);
+        let rpc = error.to_rpc(-32603, None, ("tool", "say"), CorrelationId::mint());
+        let body: Value = rpc.body().decode().unwrap();
+        assert_eq!((&body["code"], &body["data"]["code"]), (&json!(-32603), &json!("RATE_LIMITED")));
+        assert_eq!((&body["data"]["retryAfterMs"], &body["data"]["retryable"]), (&json!(1500), &json!(true)));
+        let failure = rpc.failure().unwrap();
+        assert_eq!((failure.code, failure.retry_after), (Code::RateLimited, Some(wait)));
     }
 }

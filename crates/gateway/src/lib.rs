@@ -15,14 +15,14 @@ mod relay;
 mod surface;
 
 pub use access::{
-    Action, Allowance, Authorizer, Decide, Decision, Limited, Limiter, Principal, PrincipalKind, Scopes,
-    Thing, Validity,
+    Account, Action, Allowance, Authorizer, Charge, Decide, Decision, Limited, Limiter, Principal,
+    PrincipalKind, Scopes, Thing, Validity,
 };
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
     Followed, Follower, LineSink, LineSource, Lists, LogLine, Registry, ServerRecord,
 };
-pub use bridgehead_wire::{Code, Fault, Level, Shape};
+pub use bridgehead_wire::{Code, Fault, Level, Quota, Shape};
 pub use caller::{Caller, ClientRequest, ClientTransport, ProgressSink};
 pub use catalog::native::{
     AskError, Elicitation, NativePrompt, NativeResource, NativeTool, Need, PromptMessage, RegisterError,
@@ -31,7 +31,7 @@ pub use catalog::native::{
 pub use catalog::offers::may_offer;
 pub use catalog::similar::similar;
 pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
-pub use error::{GatewayError, missing_scope};
+pub use error::{GatewayError, OverLimit, missing_scope};
 pub use feeds::{Feed, Feeds};
 pub use gateway::{Gateway, OfferedTool, Options};
 pub use life::session::Session;

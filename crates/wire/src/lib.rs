@@ -31,7 +31,7 @@ mod visible;
 pub use abilities::Abilities;
 pub use depth::{MAX_DEPTH, too_deep};
 pub use encode::{error_response, notification, request, response, response_parts};
-pub use error::RpcError;
+pub use error::{Failure, Quota, RpcError};
 pub use failure::{Code, Fault, Shape};
 pub use fold::{folded, folds_alike};
 pub use frame::{Line, LineBuffer, is_broken_answer, on_one_line};

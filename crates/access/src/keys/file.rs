@@ -60,7 +60,7 @@ pub enum KeysFileError {
     /// It is not a list of keys.
     #[error("the keys file is wrong: {}", told(.0))]
     Wrong(ConfigError),
-    /// The name cannot be that of a key.
+    /// A key cannot have this name, group or scope.
     #[error("{0}")]
     Name(String),
     /// The rows to remove cannot be told apart from others.
@@ -112,9 +112,14 @@ impl KeysFile {
     /// Adds a key.
     ///
     /// # Errors
-    /// If the name is not one, or the file cannot be read or written.
+    /// If the name, a group or a scope is not one, or the file cannot be read or written.
     pub fn append(&self, key: &ApiKey) -> Result<(), KeysFileError> {
         check_name(&key.name).map_err(KeysFileError::Name)?;
+        // A wrong group or scope is told as what it is, and not as a mistake in the file.
+        let read = read_keys(&row(key), Path::new("the new key"));
+        read.map_err(|error| {
+            KeysFileError::Name(format!("the key cannot be written: {}", messages(&error)))
+        })?;
         self.change(|text| {
             let mut after = if text.is_empty() { HEADING.to_owned() } else { text.to_owned() };
             if !after.ends_with('\n') {
@@ -357,6 +362,15 @@ fn header_name(line: &str) -> Option<&str> {
     let inner = line.trim_start().strip_prefix("[[")?.split_once("]]")?.0.trim();
     let quoted = |quote| inner.strip_prefix(quote).and_then(|inner| inner.strip_suffix(quote));
     Some(quoted('"').or_else(|| quoted('\'')).unwrap_or(inner))
+}
+
+/// All errors, on one line and without their places.
+fn messages(error: &ConfigError) -> String {
+    let one = |diagnostic: &Diagnostic| match &diagnostic.help {
+        Some(help) => format!("{} ({help})", diagnostic.message),
+        None => diagnostic.message.clone(),
+    };
+    error.0.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// All errors, on one line.

@@ -241,7 +241,7 @@ struct Few(AtomicUsize);
 impl Limiter for Few {
     fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError> {
         match self.0.fetch_add(1, Ordering::SeqCst) {
-            0..2 => Ok(None),
+            0..2 => Ok(Allowance::free()),
             2 => Err(GatewayError::new(
                 Code::ProviderUnavailable,
                 format!("{principal}: no more {}", request.name),

@@ -13,6 +13,7 @@ mod common;
 mod doctor;
 mod door;
 mod example;
+mod keys;
 mod leaks;
 mod memory;
 mod operations;

@@ -14,6 +14,7 @@ mod headers;
 mod legacy;
 mod modern;
 mod post;
+mod quota;
 mod replay;
 mod reply;
 mod running;

@@ -16,7 +16,7 @@ use super::headers::{self, Version};
 use super::reply::{self, Answer, Reply};
 use super::running::{OnDisconnect, Running};
 use super::sse::{self, Ends};
-use super::step_up;
+use super::{quota, step_up};
 use crate::Backend;
 use crate::era::{self, Reading};
 use crate::panics::guarded;
@@ -136,9 +136,11 @@ fn encode(
         Ok(_) => StatusCode::OK,
         // Refused for its form, not for what it asks. Only a failed request is checked again, and hardly any fails.
         Err(_) if request.params.ambiguous(request.method.params()).is_some() => StatusCode::BAD_REQUEST,
+        Err(error) if quota::refused(error).is_some() => StatusCode::TOO_MANY_REQUESTS,
         Err(error) => status(error.code(), served),
     };
-    let answer = Answer { status, ..Answer::new(id, outcome.as_ref()) };
+    let headers = outcome.as_ref().err().and_then(quota::refused).map(quota::headers).unwrap_or_default();
+    let answer = Answer { status, headers, ..Answer::new(id, outcome.as_ref()) };
     match outcome {
         Ok(_) => answer,
         Err(error) => step_up::challenged(guard, error, answer),

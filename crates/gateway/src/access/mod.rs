@@ -6,16 +6,16 @@
 //! are made again for each call. How much a principal may do is a separate question, decided by a
 //! [`Limiter`].
 
+mod limiter;
 mod principal;
 pub(crate) mod views;
 
 use std::sync::Arc;
 
-use bridgehead_wire::{Method, Raw};
+use bridgehead_wire::Raw;
 
+pub use limiter::{Account, Allowance, Charge, Limited, Limiter};
 pub use principal::{Principal, PrincipalKind, Validity};
-
-use crate::error::GatewayError;
 
 /// What a principal does with a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,28 +92,4 @@ pub trait Authorizer: Send + Sync + 'static {
     fn allows_call(&self, _principal: &Principal, _tool: Thing<'_>, _arguments: &Raw) -> bool {
         false
     }
-}
-
-/// A request that a limiter counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limited<'a> {
-    /// The method of the request.
-    pub method: &'a Method,
-    /// The server that it goes to; `None` for the gateway's own.
-    pub server: Option<&'a str>,
-    /// The tool, prompt or resource, by the name that the client used.
-    pub name: &'a str,
-}
-
-/// Held while a request runs and given back when dropped; `None` if there is nothing to give back.
-pub type Allowance = Option<Box<dyn Send>>;
-
-/// Decides how much a principal may do, never what it may use. Must not block: it is called with each
-/// request.
-pub trait Limiter: Send + Sync + 'static {
-    /// Counts a request, or refuses it.
-    ///
-    /// # Errors
-    /// The failure that the client gets. It should say when the client may try again.
-    fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError>;
 }

@@ -108,7 +108,7 @@ impl Gate {
     pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
         let mut record = CallRecord::open(self, call, subject);
         // The principal is already authenticated, and what it may not use at all is not in its view.
-        let allowance = match subject.authorize(self, call) {
+        let mut allowance = match subject.authorize(self, call) {
             Ok(()) => self.limit(call, subject).inspect_err(|_| record.refused(Stage::Limit)),
             Err(denied) => {
                 record.refused(Stage::Authorize);
@@ -130,6 +130,9 @@ impl Gate {
             }
             Err(refused) => Err(Outcome::Failed(refused.clone())),
         };
+        if let (Ok(_), Some(charge)) = (&checked, allowance.as_ref().ok().and_then(Allowance::charge)) {
+            record.charged(charge);
+        }
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
         if let Err(error) = entered {
             if checked.is_ok() {
@@ -140,21 +143,27 @@ impl Gate {
         }
         let outcome = match checked {
             Ok(checked) => {
+                // From here on, a call that is dropped may have run.
+                let _ = allowance.as_mut().map(|allowance| allowance.runs(true));
                 let dispatched = pin!(subject.dispatch(self, call, checked, &mut record));
                 let span = debug_span!("dispatch", server = subject.server().map(|server| &**server));
                 call.timed(dispatched, subject.name()).instrument(span).await
             }
             Err(refused) => refused,
         };
+        if matches!(&outcome, Outcome::Failed(error) if !error.may_have_run) {
+            let _ = allowance.as_mut().map(|allowance| allowance.runs(false));
+            record.refunded();
+        }
         debug_span!("audit_exit").in_scope(|| record.exit(outcome))
     }
 
     /// Asks the limiter, if there is one, whether the request may run.
     fn limit<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Result<Allowance, GatewayError> {
-        let Some(limiter) = &self.limiter else { return Ok(None) };
+        let Some(limiter) = &self.limiter else { return Ok(Allowance::free()) };
         let server = subject.server().map(|server| &**server);
-        let request = Limited { method: &call.request.method, server, name: subject.name() };
-        limiter.admit(&call.caller.principal, request)
+        let request = Limited::new(&call.request.method, server, subject.name());
+        limiter.admit(&call.caller.principal, request.called(subject.own_name()))
     }
 
     /// Whether a request leaves a pair of audit events.

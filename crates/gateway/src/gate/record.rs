@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::{Call, Gate, Outcome, Subject};
+use crate::access::Charge;
 use crate::caller::ClientRequest;
 use crate::panics;
 
@@ -47,6 +48,8 @@ struct Open {
     /// Why its subject, which exists, does not exist for its principal. The client is told what it would be told of an
     /// unknown one; the record says this.
     denied: Option<String>,
+    /// Whether its charge is given back.
+    refunded: bool,
 }
 
 /// The progress of the enter event.
@@ -86,6 +89,7 @@ impl CallRecord {
                 stage: Stage::New,
                 queued: Duration::ZERO,
                 denied: subject.denied().map(str::to_owned),
+                refunded: false,
             }),
         };
         if let Some(open) = &record.open {
@@ -98,6 +102,21 @@ impl CallRecord {
     pub(super) fn refused(&self, stage: RefusedAt) {
         if let Some(open) = &self.open {
             open.signals.emit(&Signal::CallRefused(&open.call, stage));
+        }
+    }
+
+    /// Notes what the call takes from budgets, for its enter event.
+    pub(super) fn charged(&mut self, charge: &Charge) {
+        if let Some(open) = &mut self.open {
+            let about = &mut open.call.about;
+            (about.cost, about.budgets) = (Some(charge.cost), Some(Arc::clone(&charge.budgets)));
+        }
+    }
+
+    /// Notes that the call provably did not run, so that its charge is given back.
+    pub(super) fn refunded(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.refunded = open.call.about.cost.is_some();
         }
     }
 
@@ -192,6 +211,7 @@ impl Open {
         let now = self.clock.now();
         let entered = self.entered.unwrap_or(now);
         let exit = Exit::new(&self.call, entered, now, ending).after_waiting(self.queued);
+        let exit = if self.refunded { exit.refunding() } else { exit };
         self.signals.emit(&Signal::CallEnded(CallEnded {
             call: &self.call,
             arguments: &self.arguments,
@@ -210,6 +230,10 @@ impl Open {
 
 impl Drop for CallRecord {
     fn drop(&mut self) {
+        // A call that is dropped before its enter is recorded does not run.
+        if matches!(&self.open, Some(Open { stage: Stage::Entering(_), .. })) {
+            self.refunded();
+        }
         let Some(mut open) = self.open.take() else { return };
         let ending = if std::thread::panicking() {
             Ending::Error {

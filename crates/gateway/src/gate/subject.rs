@@ -17,6 +17,11 @@ pub(crate) trait Subject: Sync {
     /// The name that the client used.
     fn name(&self) -> &Arc<str>;
 
+    /// The name that its server knows it by, for a tool or a prompt that exists.
+    fn own_name(&self) -> Option<&str> {
+        None
+    }
+
     /// The server that it belongs to, if that is known.
     fn server(&self) -> Option<&Arc<str>>;
 

@@ -1,10 +1,14 @@
 //! Limits how many calls run at once: fair queues, one for each server or shared by name.
 //!
-//! First come, first served. A call that is cancelled while it waits leaves the queue without a trace. A
-//! queue outlives catalogs: its calls are counted through every merge.
+//! Waiting calls of one principal are served first come, first served; principals take turns, so that one that sends many
+//! calls delays the others by no more than one call each. If no more calls may wait, the principal with the most waiting
+//! calls loses its newest, unless the newcomer would have as many: then the newcomer is refused.
+//!
+//! A call that is cancelled while it waits leaves the queue without a trace. A queue outlives catalogs: its calls are
+//! counted through every merge. What must stay true: a permit is free only if no call waits.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,15 +16,42 @@ use bridgehead_config::{Queue as Settings, ServerName};
 use bridgehead_events::{Line, Signal, Signals, WaitEnd};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// A limit on calls that run at once, with a waiting line.
 #[derive(Debug)]
 pub(crate) struct Queue {
     settings: Settings,
-    permits: Semaphore,
-    waiting: AtomicUsize,
+    line: Mutex<WaitingLine>,
+}
+
+/// The free permits, and the calls that wait for one.
+#[derive(Debug, Default)]
+struct WaitingLine {
+    free: usize,
+    waiting: usize,
+    /// The waiting calls of each principal that has any, the oldest first.
+    calls: HashMap<Arc<str>, VecDeque<WaitingCall>>,
+    /// The principals with waiting calls, in the order of their turns.
+    turns: VecDeque<Arc<str>>,
+    /// The number of the newest waiting call.
+    newest: u64,
+}
+
+#[derive(Debug)]
+struct WaitingCall {
+    number: u64,
+    tell: oneshot::Sender<Turn>,
+}
+
+/// What a waiting call is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It has a permit.
+    Run,
+    /// It made room for a call of another principal.
+    GiveWay,
 }
 
 /// How many calls are in a queue at one moment.
@@ -58,8 +89,12 @@ impl<F: FnOnce(Duration)> Drop for Wait<'_, F> {
 
 /// The right to run. Dropping it lets the next call in.
 #[derive(Debug)]
-pub(crate) struct Permit<'q> {
-    _permit: SemaphorePermit<'q>,
+pub(crate) struct Permit<'q>(&'q Queue);
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.0.line.lock().release();
+    }
 }
 
 /// The slot of one call. While its client is asked the slot is free for others, because the server does not
@@ -108,34 +143,113 @@ impl NoPermit {
     }
 }
 
+impl WaitingLine {
+    fn try_take(&mut self) -> bool {
+        let free = self.free > 0;
+        self.free -= usize::from(free);
+        free
+    }
+
+    /// Gives a permit to the principal whose turn it is, or sets it free.
+    fn release(&mut self) {
+        let Some(principal) = self.turns.pop_front() else {
+            self.free += 1;
+            return;
+        };
+        let Some(calls) = self.calls.get_mut(&principal) else { return };
+        let next = calls.pop_front();
+        if calls.is_empty() {
+            self.calls.remove(&principal);
+        } else {
+            self.turns.push_back(principal);
+        }
+        self.waiting -= 1;
+        // A call that stops waiting leaves the line first, so the call still listens.
+        let _ = next.map(|call| call.tell.send(Turn::Run));
+    }
+
+    /// Lets a call wait, if fewer than `most` do or another gives way. Returns its number.
+    fn join(&mut self, principal: &Arc<str>, most: usize) -> Option<(u64, oneshot::Receiver<Turn>)> {
+        if self.waiting >= most {
+            self.make_room_for(principal)?;
+        }
+        let (tell, told) = oneshot::channel();
+        self.newest += 1;
+        let call = WaitingCall { number: self.newest, tell };
+        match self.calls.entry(Arc::clone(principal)) {
+            Entry::Occupied(mut calls) => calls.get_mut().push_back(call),
+            Entry::Vacant(none) => {
+                none.insert(VecDeque::from([call]));
+                self.turns.push_back(Arc::clone(principal));
+            }
+        }
+        self.waiting += 1;
+        Some((self.newest, told))
+    }
+
+    /// Refuses the newest call of the principal with the most waiting calls; nobody, if the newcomer would then have as
+    /// many.
+    fn make_room_for(&mut self, newcomer: &Arc<str>) -> Option<()> {
+        let own = self.calls.get(newcomer).map_or(0, VecDeque::len);
+        let newest = |calls: &VecDeque<WaitingCall>| calls.back().map(|call| call.number);
+        let calls = self.calls.values_mut().max_by_key(|calls| (calls.len(), newest(calls)))?;
+        if calls.len() <= own + 1 {
+            return None;
+        }
+        let refused = calls.pop_back()?;
+        self.waiting -= 1;
+        let _ = refused.tell.send(Turn::GiveWay);
+        Some(())
+    }
+
+    /// Takes a call out of the line. Returns whether it was still waiting.
+    fn leave(&mut self, principal: &Arc<str>, number: u64) -> bool {
+        let Some(calls) = self.calls.get_mut(principal) else { return false };
+        let Ok(at) = calls.binary_search_by_key(&number, |call| call.number) else { return false };
+        calls.remove(at);
+        if calls.is_empty() {
+            self.calls.remove(principal);
+            self.turns.retain(|other| other != principal);
+        }
+        self.waiting -= 1;
+        true
+    }
+}
+
 impl Queue {
     fn new(settings: Settings) -> Self {
-        // More than a semaphore can count is as good as no bound.
-        let permits = Semaphore::new(settings.concurrency.min(Semaphore::MAX_PERMITS));
-        Self { settings, permits, waiting: AtomicUsize::new(0) }
+        let line = WaitingLine { free: settings.concurrency, ..WaitingLine::default() };
+        Self { settings, line: Mutex::new(line) }
     }
 
     /// A permit, if one is free now.
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Permit<'_>> {
-        self.permits.try_acquire().ok().map(|permit| Permit { _permit: permit })
+        let taken = self.line.lock().try_take();
+        taken.then(|| Permit(self))
     }
 
     /// Waits for a permit until `deadline`.
-    pub(crate) async fn enter(&self, deadline: Instant) -> Result<Permit<'_>, NoPermit> {
+    pub(crate) async fn enter(&self, principal: Arc<str>, deadline: Instant) -> Result<Permit<'_>, NoPermit> {
         let began = Instant::now();
-        let full = |waiting| NoPermit::Full {
-            running: self.depth().running,
-            waiting,
-            cure: self.cure("max_waiting"),
+        let full = || {
+            let Depth { running, waiting } = self.depth();
+            NoPermit::Full { running, waiting, cure: self.cure("max_waiting") }
         };
-        let line = Waiter::join(self).map_err(full)?;
-        let turn = tokio::time::timeout_at(deadline, self.permits.acquire()).await;
-        drop(line);
-        match turn {
-            // The semaphore is never closed, so only the timeout can fail here.
-            Ok(Ok(permit)) => Ok(Permit { _permit: permit }),
-            _ => Err(NoPermit::TimedOut {
+        let joined = {
+            let mut line = self.line.lock();
+            // One may have become free since the caller tried.
+            if line.try_take() {
+                return Ok(Permit(self));
+            }
+            line.join(&principal, self.settings.max_waiting)
+        };
+        let (number, told) = joined.ok_or_else(full)?;
+        let mut waiter = Waiter { queue: self, principal, number, told };
+        match tokio::time::timeout_at(deadline, &mut waiter.told).await {
+            Ok(Ok(Turn::Run)) => Ok(Permit(self)),
+            Ok(_) => Err(full()),
+            Err(_) => Err(NoPermit::TimedOut {
                 waited: began.elapsed(),
                 running: self.depth().running,
                 cure: self.cure("concurrency"),
@@ -151,10 +265,8 @@ impl Queue {
     }
 
     pub(crate) fn depth(&self) -> Depth {
-        Depth {
-            running: self.settings.concurrency.saturating_sub(self.permits.available_permits()),
-            waiting: self.waiting.load(Ordering::Relaxed),
-        }
+        let line = self.line.lock();
+        Depth { running: self.settings.concurrency.saturating_sub(line.free), waiting: line.waiting }
     }
 
     /// As `server_health` shows it.
@@ -168,23 +280,21 @@ impl Queue {
     }
 }
 
-/// Counts as waiting until dropped, however the wait ends.
-struct Waiter<'q>(&'q Queue);
-
-impl<'q> Waiter<'q> {
-    /// Fails with the number of waiting calls if the queue is full.
-    fn join(queue: &'q Queue) -> Result<Self, usize> {
-        let most = queue.settings.max_waiting;
-        let joined = queue.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
-            (waiting < most).then_some(waiting + 1)
-        });
-        joined.map(|_| Self(queue))
-    }
+/// A call in the line, which leaves it when dropped.
+struct Waiter<'q> {
+    queue: &'q Queue,
+    principal: Arc<str>,
+    number: u64,
+    told: oneshot::Receiver<Turn>,
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut line = self.queue.line.lock();
+        // A permit that came too late goes to the next call. One that was taken is not there any more.
+        if !line.leave(&self.principal, self.number) && self.told.try_recv() == Ok(Turn::Run) {
+            line.release();
+        }
     }
 }
 
@@ -230,7 +340,11 @@ impl Queues {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+
+    static ADA: LazyLock<Arc<str>> = LazyLock::new(|| "ada".into());
 
     fn queue(concurrency: usize, max_waiting: usize) -> Arc<Queue> {
         Arc::new(Queue::new(Settings { name: Some("slow".into()), concurrency, max_waiting }))
@@ -276,7 +390,7 @@ mod tests {
             .map(|number| {
                 let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
                 tokio::spawn(async move {
-                    let _place = queue.enter(soon()).await.unwrap();
+                    let _place = queue.enter(Arc::clone(&ADA), soon()).await.unwrap();
                     order.lock().push(number);
                 })
             })
@@ -296,10 +410,10 @@ mod tests {
         let _place = queue.try_enter().unwrap();
         let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
-            async move { queue.enter(soon()).await.map(drop) }
+            async move { queue.enter(Arc::clone(&ADA), soon()).await.map(drop) }
         });
         tokio::task::yield_now().await;
-        let refused = queue.enter(soon()).await.unwrap_err().to_string();
+        let refused = queue.enter(Arc::clone(&ADA), soon()).await.unwrap_err().to_string();
         assert!(
             refused.contains("(1 running, 1 waiting)") && refused.contains("`queues.slow.max_waiting`"),
             "{refused}"
@@ -315,7 +429,7 @@ mod tests {
         let permit = queue.try_enter().unwrap();
         let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
-            async move { queue.enter(soon()).await.map(drop) }
+            async move { queue.enter(Arc::clone(&ADA), soon()).await.map(drop) }
         });
         tokio::task::yield_now().await;
         assert_eq!(depth(&queue), (1, 1));
@@ -324,6 +438,73 @@ mod tests {
         assert_eq!(depth(&queue), (1, 0));
         drop(permit);
         assert!(queue.try_enter().is_some());
+    }
+
+    /// Calls of these principals wait for the only permit, in this order. Returns who ran, and who was refused, in order.
+    async fn turns(max_waiting: usize, waiting: &[&'static str]) -> (Vec<String>, Vec<String>) {
+        let queue = queue(1, max_waiting);
+        let first = queue.try_enter().unwrap();
+        let (ran, refused) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+        let mut tasks = Vec::new();
+        for (number, principal) in waiting.iter().copied().enumerate() {
+            let (queue, ran, refused) = (Arc::clone(&queue), Arc::clone(&ran), Arc::clone(&refused));
+            tasks.push(tokio::spawn(async move {
+                let outcome = queue.enter(principal.into(), soon()).await;
+                let ended = if outcome.is_ok() { &ran } else { &refused };
+                ended.lock().push(format!("{principal}{number}"));
+            }));
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        futures_util::future::join_all(tasks).await;
+        assert_eq!(depth(&queue), (0, 0));
+        assert!(queue.line.lock().calls.is_empty() && queue.line.lock().turns.is_empty());
+        let taken = |list: &Mutex<Vec<String>>| std::mem::take(&mut *list.lock());
+        (taken(&ran), taken(&refused))
+    }
+
+    /// ACC-5: principals take turns; each one's calls keep their order.
+    #[tokio::test(start_paused = true)]
+    async fn principals_take_turns() {
+        let (ran, refused) = turns(16, &["a", "a", "a", "a", "b", "c", "b"]).await;
+        assert_eq!(ran, ["a0", "b4", "c5", "a1", "b6", "a2", "a3"]);
+        assert_eq!(refused, [""; 0]);
+    }
+
+    /// ACC-5: if the line is full, the principal with the most waiting calls loses its newest one. A newcomer who would
+    /// have as many is refused.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_line_makes_room_for_a_newcomer() {
+        let (ran, refused) = turns(4, &["a", "a", "a", "a", "b", "b", "b", "c", "d", "e"]).await;
+        assert_eq!(refused, ["a3", "a2", "b6", "b5", "a1", "e9"]);
+        assert_eq!(ran, ["a0", "b4", "c7", "d8"]);
+        let (ran, refused) = turns(1, &["a", "b"]).await;
+        assert_eq!((ran, refused), (vec!["a0".to_owned()], vec!["b1".to_owned()]));
+        let (ran, refused) = turns(0, &["a"]).await;
+        assert_eq!((ran, refused), (vec![], vec!["a0".to_owned()]));
+    }
+
+    /// ACC-5: a call that leaves takes neither a permit nor a turn with it, also if its turn came at the same moment.
+    #[tokio::test(start_paused = true)]
+    async fn leaving_gives_the_turn_to_the_next() {
+        let queue = queue(1, 8);
+        let permit = queue.try_enter().unwrap();
+        let wait = |principal: &str| {
+            let (queue, principal): (_, Arc<str>) = (Arc::clone(&queue), principal.into());
+            tokio::spawn(async move { queue.enter(principal, soon()).await.map(std::mem::forget).is_ok() })
+        };
+        let (first, second, third) = (wait("a"), wait("b"), wait("a"));
+        tokio::task::yield_now().await;
+        assert_eq!(depth(&queue), (1, 3));
+        second.abort();
+        tokio::task::yield_now().await;
+        assert_eq!(depth(&queue), (1, 2), "b left");
+        // The first has its turn, and is gone before it notices.
+        drop(permit);
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(third.await.unwrap(), "the turn went to the next");
+        assert_eq!(depth(&queue), (1, 0));
     }
 
     /// POOL-7: one queue per name, and without a name one per server; changed settings make a new queue.

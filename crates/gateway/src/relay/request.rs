@@ -101,7 +101,8 @@ impl RelayedRequest<'_> {
             Some(permit) => permit,
             None => {
                 let mut wait = Wait::new(signals, Line::Queue, began, waited);
-                let slot = queue.enter(last.min(began + limits.request_timeout));
+                let principal = self.call.caller.principal.shared();
+                let slot = queue.enter(principal, last.min(began + limits.request_timeout));
                 let slot = slot.instrument(debug_span!("queue")).await;
                 wait.end = slot.as_ref().map_or_else(NoPermit::end, |_| WaitEnd::Turn);
                 drop(wait);

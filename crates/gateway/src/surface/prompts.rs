@@ -78,6 +78,10 @@ impl Subject for WantedPrompt {
         &self.name
     }
 
+    fn own_name(&self) -> Option<&str> {
+        self.entry.as_ref().ok().map(|entry| entry.own())
+    }
+
     fn server(&self) -> Option<&Arc<str>> {
         match &self.entry {
             Ok(entry) => entry.server(),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use bridgehead_gateway::{Allowance, GatewayError, Limited, Limiter, Principal};
-use bridgehead_testkit::{Behaviour, Mock};
+use bridgehead_config::Queue;
+use bridgehead_gateway::{Account, Allowance, Charge, GatewayError, Limited, Limiter, NativeTool, Principal};
+use bridgehead_testkit::{Behaviour, Mock, Tool};
 use bridgehead_wire::{Code, Revision};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -19,10 +20,11 @@ struct OneAtOnce {
 
 impl Limiter for OneAtOnce {
     fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError> {
-        let Limited { method, server, name } = request;
-        self.seen.lock().push(format!("{principal} {method} {} {name}", server.unwrap_or("-")));
+        let Limited { method, server, name, own_name, .. } = request;
+        let (server, own) = (server.unwrap_or("-"), own_name.unwrap_or("-"));
+        self.seen.lock().push(format!("{principal} {method} {server} {name} {own}"));
         match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(place) => Ok(Some(Box::new(place))),
+            Ok(place) => Ok(Allowance::holding(place)),
             Err(_) => {
                 Err(GatewayError::new(Code::ProviderUnavailable, "that is one too many; wait a second"))
             }
@@ -68,11 +70,98 @@ async fn a_request_takes_from_what_its_principal_may_do() {
     fixture.ask(legacy, "prompts/get", json!({"name": "plan"})).await.unwrap();
     fixture.ask(legacy, "tools/list", json!({})).await.unwrap();
     let seen = limiter.seen.lock().clone();
-    let expected =
-        ["tools/call m hang", "tools/call m say", "tools/call m say", "prompts/get m plan", "tools/list - "];
+    let expected = [
+        "tools/call m hang hang",
+        "tools/call m say say",
+        "tools/call m say say",
+        "prompts/get m plan plan",
+        "tools/list -  -",
+    ];
     assert_eq!(seen, expected.map(|request| format!("{} {request}", Principal::local())));
     let validated: Vec<bool> =
         fixture.recorder.enters().iter().map(bridgehead_call::Enter::validated).collect();
     assert_eq!(validated, [true, false, true, true]);
     fixture.end().await;
+}
+
+/// Charges 2 for each call, and keeps how each was settled: the cost that was given back.
+#[derive(Default)]
+struct Charges(Mutex<Vec<Option<u64>>>);
+
+impl Account for Charges {
+    fn settle(&self, marks: Option<&[u64]>, refund: Option<&Charge>) {
+        assert_eq!(marks, Some(&[9][..]));
+        self.0.lock().push(refund.map(|charge| charge.cost));
+    }
+}
+
+struct Charging(Arc<Charges>);
+
+impl Limiter for Charging {
+    fn admit(&self, _principal: &Principal, _request: Limited<'_>) -> Result<Allowance, GatewayError> {
+        let charge = Charge { cost: 2, budgets: "a b".into(), day: 1 };
+        Ok(Allowance::taken(Arc::clone(&self.0) as _, Some([9].into()), Some(charge)))
+    }
+}
+
+/// ACC-5: what a call costs is in its enter event. A call that provably did not run gets it back, and its exit says so; one
+/// that failed, panicked or was cancelled after it was sent does not.
+#[tokio::test]
+async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
+    let account = Arc::new(Charges::default());
+    let limiter: Arc<dyn Limiter> = Arc::new(Charging(Arc::clone(&account)));
+    let schema = r#"{"type":"object","properties":{"n":{"type":"integer"}}}"#;
+    let mock = Mock::legacy()
+        .tool("hang", Behaviour::HangUntilCancelled)
+        .full_tool(Tool::new("say", Behaviour::Text("said".to_owned())).input_schema(schema));
+    let panics =
+        NativeTool::new("panics", "", json!({"type": "object"}), |_, _| async { panic!("in a tool") });
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.limiter = Some(limiter);
+        options.tools.push(panics);
+        let queue = Queue { name: None, concurrency: 1, max_waiting: 0 };
+        options.servers[0].queue = queue;
+    });
+    fixture.gateway.settled().await;
+    let last = || {
+        let (enters, exits) = (fixture.recorder.enters(), fixture.recorder.exits());
+        let about = &enters.last().unwrap().call().about;
+        (
+            about.cost,
+            about.budgets.clone(),
+            exits.last().unwrap().refunded(),
+            account.0.lock().last().copied(),
+        )
+    };
+    let spent = |refunded| (Some(2), Some(Arc::<str>::from("a b")), refunded);
+    let expect = |(cost, budgets, refunded): (_, _, bool), settled: Option<u64>| {
+        assert_eq!(last(), (cost, budgets, refunded, Some(settled)));
+    };
+
+    fixture.call("say", json!({})).await.unwrap();
+    expect(spent(false), None);
+    fixture.call("say", json!({"n": "no number"})).await.unwrap();
+    expect((None, None, false), Some(2));
+    fixture.call("unknown", json!({})).await.unwrap_err();
+    expect((None, None, false), Some(2));
+    fixture.call("panics", json!({})).await.unwrap();
+    expect(spent(false), None);
+    {
+        let hanging = fixture.call("hang", json!({}));
+        tokio::pin!(hanging);
+        tokio::select! {
+            outcome = &mut hanging => panic!("it hangs: {outcome:?}"),
+            () = until(|| fixture.recorder.enters().len() == 5) => {}
+        }
+        let refused = fixture.call("say", json!({})).await.unwrap_err();
+        assert_eq!(refused["data"]["mayHaveRun"], false, "{refused}");
+        expect(spent(true), Some(2));
+    }
+    until(|| fixture.recorder.exits().len() == 6).await;
+    expect(spent(false), None);
+    fixture.recorder.fail_enter(true);
+    fixture.call("say", json!({})).await.unwrap_err();
+    assert_eq!(account.0.lock().last(), Some(&Some(2)), "a call that could not be recorded did not run");
+    assert_eq!(account.0.lock().len(), 7, "each is settled once");
+    fixture.end_unpaired().await;
 }

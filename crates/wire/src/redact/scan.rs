@@ -50,6 +50,9 @@ const SHAPES: &[Shape] = &[
     shape("ya29.", b"-_", 20, true),
     shape("npm_", b"", 30, true),
     shape("hf_", b"", 30, true),
+    // Our own: a key, and the endpoint's token.
+    shape("bhk_", b"", 49, false),
+    shape("bh_", b"-_", 43, true),
 ];
 
 /// For each byte, the kinds of beginnings that it may be the first and the second byte of. Where two neighbouring bytes
@@ -63,7 +66,7 @@ struct Glance {
 const ONE_BYTE: u8 = 1;
 const TWO_BYTES: [(&[u8], &[u8]); 7] = [
     (b"-", b"-"),
-    (b"Bb", b"EeAa"),
+    (b"Bb", b"EeAah"),
     (b"e", b"y"),
     (b"sr", b"k"),
     (b"wg", b"hil"),
@@ -162,7 +165,7 @@ fn pass(text: &str) -> Cow<'_, str> {
         let found = match scan.bytes[at] {
             b':' | b'=' => scan.url(at).or_else(|| scan.pair(at)),
             b'-' => scan.pem(at).or_else(|| scan.flag(at)),
-            b'B' | b'b' => scan.scheme(at),
+            b'B' | b'b' => scan.scheme(at).or_else(|| scan.shape(at)),
             b'e' => scan.jwt(at),
             b's' | b'r' | b'w' | b'g' | b'x' | b'A' | b'y' | b'n' | b'h' => scan.shape(at),
             _ => None,
@@ -584,6 +587,8 @@ mod tests {
             "AKIAIOSFODNN7EXAMPLE",
             "AIzaSyA0123456789abcdefghijABCDEFGHIJ01",
             "glpat-abcdefghij0123456789",
+            "bhk_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefg0123456",
+            "bh_0123456789-ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcde",
             "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
         ];
         for secret in shapes {
@@ -614,7 +619,7 @@ mod tests {
             "WWW-Authenticate: Bearer realm=\"x\", error=\"invalid\"",
             "bearer token required; pass --token to log in",
             "password=",
-            "task-0123456789abcdef0123 sk-learn-compatible-estimators eyJ.a.b ghp_short",
+            "task-0123456789abcdef0123 sk-learn-compatible-estimators eyJ.a.b ghp_short bhk_short bh_short",
             "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----",
             "Basic usage: a=b",
             "the secret of good tea",

@@ -55,6 +55,9 @@ fn a_key_is_written_and_read() {
     assert_eq!(about.mode() & 0o777, 0o600);
     assert!(text(&file).starts_with(HEADING), "{}", text(&file));
     assert!(matches!(file.append(&key("a]b", 3)), Err(KeysFileError::Name(_))));
+    let error =
+        file.append(&ApiKey { groups: vec!["group:x".to_owned()], ..key("c", 3) }).unwrap_err().to_string();
+    assert!(error.contains("cannot be written") && error.contains("write `x` alone"), "{error}");
 }
 
 /// ACC-2: what people wrote stays, when keys are added and removed.

@@ -119,6 +119,11 @@ impl ToolError {
         self.0.error.details.as_ref()
     }
 
+    /// When the same call may succeed, if a limit refused it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.error.retry_after()
+    }
+
     /// The server that was called; `None` for a Rust tool and for a name that no server offers.
     pub fn server(&self) -> Option<&str> {
         self.0.error.server.as_deref()

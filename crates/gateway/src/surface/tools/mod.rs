@@ -200,6 +200,10 @@ impl Subject for CalledTool {
         &self.name
     }
 
+    fn own_name(&self) -> Option<&str> {
+        self.route.as_ref().ok().map(|route| route.thing().name)
+    }
+
     fn server(&self) -> Option<&Arc<str>> {
         match &self.route {
             Ok(route) => route.server.as_ref(),

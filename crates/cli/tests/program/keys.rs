@@ -1,0 +1,147 @@
+//! `bridgehead key` as an operator uses it.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::common::{Place, Ran};
+
+/// Runs `bridgehead key` with the configuration of the place.
+async fn key(place: &Place, arguments: &[&str]) -> Ran {
+    let config = place.path().join("bridgehead.toml");
+    let mut all = vec!["key"];
+    all.extend_from_slice(arguments);
+    all.extend_from_slice(&["--config", config.to_str().unwrap()]);
+    place.run(&all).await
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// ACC-1, ACC-2 (case 11): a key is printed once and kept as a digest; it is listed and revoked by its name.
+#[tokio::test]
+async fn keys_are_made_listed_and_revoked() {
+    let place = Place::new();
+    let by_hand = "ab".repeat(32);
+    place.config(&[], &format!("[[auth.keys.old]]\nsha256 = \"{by_hand}\"\n"));
+    let made =
+        key(&place, &["new", "ci", "--group", "build", "--scope", "repo:read", "--expires", "90d"]).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let text = made.stdout.trim_end();
+    assert!(text.len() == 53 && text.starts_with("bhk_"), "{made:?}");
+    assert!(made.stderr.contains("the only time") && !made.stderr.contains(text), "{made:?}");
+    let file = place.path().join("keys.toml");
+    let written = std::fs::read_to_string(&file).unwrap();
+    assert!(!written.contains(text) && mode(&file) == 0o600, "{written}");
+    assert_eq!(key(&place, &["new", "ci"]).await.code, Some(0), "two may be valid");
+
+    let listed = key(&place, &["list", "--json"]).await.json();
+    let keys = listed["keys"].as_array().unwrap();
+    let names: Vec<&str> = keys.iter().map(|key| key["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["old", "ci", "ci"]);
+    assert_eq!(keys[0]["digest"], "abababababab");
+    assert!(keys[0]["file"].as_str().unwrap().ends_with("bridgehead.toml"), "{listed}");
+    assert!(keys[1]["file"].as_str().unwrap().ends_with("keys.toml"), "{listed}");
+    assert_eq!((&keys[1]["groups"][0], &keys[1]["scopes"][0]), (&"build".into(), &"repo:read".into()));
+    assert_eq!((&keys[1]["expired"], &keys[2]["expires"]), (&Value::Bool(false), &Value::Null));
+    let table = key(&place, &["list"]).await.stdout;
+    assert!(
+        table.starts_with("NAME  DIGEST") && table.contains("repo:read") && table.contains("never"),
+        "{table}"
+    );
+
+    let one = keys[1]["digest"].as_str().unwrap();
+    let revoked = key(&place, &["revoke", "ci", "--digest", one]).await;
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    assert!(revoked.stderr.contains("revoked 1 key of `ci`"), "{revoked:?}");
+    assert_eq!(key(&place, &["list", "--json"]).await.json()["keys"].as_array().unwrap().len(), 2);
+    let again = key(&place, &["revoke", "ci", "--digest", one]).await;
+    assert_eq!(again.code, Some(1));
+    assert!(again.stderr.contains("has a digest with this beginning"), "{again:?}");
+    let elsewhere = key(&place, &["revoke", "old"]).await;
+    assert_eq!(elsewhere.code, Some(1));
+    assert!(elsewhere.stderr.contains("bridgehead.toml` itself; remove it there"), "{elsewhere:?}");
+    let nobody = key(&place, &["revoke", "eve"]).await;
+    assert!(nobody.code == Some(1) && nobody.stderr.contains("there is no key `eve`"), "{nobody:?}");
+    for wrong in
+        [&["new", "a b"][..], &["new", "ci", "--expires", "soon"], &["revoke", "ci", "--digest", "xyz"]]
+    {
+        assert_eq!(key(&place, wrong).await.code, Some(2), "{wrong:?}");
+    }
+}
+
+/// ACC-9: keys made and revoked are in the record: who, which name, and the beginning of the digest.
+#[tokio::test]
+async fn keys_are_in_the_record() {
+    let place = Place::new();
+    let config = place.config(&[], "");
+    let made = key(&place, &["new", "ci", "--group", "build"]).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(made.stderr.contains("asks local clients for credentials"), "{made:?}");
+    assert_eq!(key(&place, &["new", "ci", "--group", "group:x"]).await.code, Some(1));
+    assert_eq!(key(&place, &["revoke", "ci"]).await.code, Some(0));
+    let config = config.to_str().unwrap();
+    let listed = place.run(&["audit", "list", "--json", "--config", config]).await;
+    let calls: Vec<Value> = listed.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<(&str, &str, &str)> = calls
+        .iter()
+        .map(|call| ["method", "subject", "outcome"].map(|name| call[name].as_str().unwrap_or_default()))
+        .map(|[method, subject, outcome]| (method, subject, outcome))
+        .collect();
+    assert_eq!(
+        told,
+        [("key/new", "ci", "result"), ("key/new", "ci", "error"), ("key/revoke", "ci", "result")],
+        "{listed:?}"
+    );
+    assert!(calls.iter().all(|call| call["principal"].as_str().unwrap().starts_with("local:")), "{listed:?}");
+    let shown =
+        place.run(&["audit", "show", calls[0]["correlationId"].as_str().unwrap(), "--config", config]).await;
+    assert!(shown.stdout.contains("digest") && !shown.stdout.contains(made.stdout.trim_end()), "{shown:?}");
+    let verified = place.run(&["audit", "verify", "--config", config]).await;
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+}
+
+/// ACC-2: keys that two programs make at the same time are both kept, and so is an edit by hand.
+#[tokio::test]
+async fn keys_are_made_at_once() {
+    let place = Place::new();
+    place.config(&[], "[audit]\nstore = \"none\"\n");
+    let file = place.file("keys.toml", "# ours\n");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let making: Vec<_> = (0..8).map(|number| format!("k{number}")).collect();
+    let made =
+        futures_util::future::join_all(making.iter().map(async |name| key(&place, &["new", name]).await))
+            .await;
+    assert!(made.iter().all(|made| made.code == Some(0)), "{made:?}");
+    assert_eq!(key(&place, &["list", "--json"]).await.json()["keys"].as_array().unwrap().len(), 8);
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("# ours\n"));
+    assert!(!place.path().join("state").exists(), "nothing is recorded if nothing is to be");
+}
+
+/// ACC-2: a keys file that others can read is refused; without a configuration the file is named.
+#[tokio::test]
+async fn a_keys_file_that_cannot_be_used() {
+    let place = Place::new();
+    place.config(&[], "[audit]\nstore = \"none\"\n");
+    let file = place.file("keys.toml", "");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for arguments in [&["new", "ci"][..], &["list"], &["revoke", "ci"]] {
+        let refused = key(&place, arguments).await;
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        assert!(refused.stderr.contains("chmod") && refused.stdout.is_empty(), "{refused:?}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    place.config(&[], "[[policy]]\nwho = [\"key:ci\"]\ntools = [\"*/*\"]\n");
+    let waiting = key(&place, &["new", "ci"]).await;
+    assert_eq!(waiting.code, Some(78), "{waiting:?}");
+    assert!(waiting.stderr.contains("hint: --keys-file"), "{waiting:?}");
+    let made = key(&place, &["new", "ci", "--keys-file", file.to_str().unwrap()]).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let revoked = key(&place, &["revoke", "ci"]).await;
+    assert!(revoked.code == Some(0) && revoked.stderr.contains("still names `key:ci`"), "{revoked:?}");
+    let without = place.run(&["key", "list"]).await;
+    assert!(without.code == Some(78) && without.stderr.contains("no configuration"), "{without:?}");
+    let empty = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
+    assert!(empty.code == Some(0) && empty.stderr.contains("there are no keys"), "{empty:?}");
+}
