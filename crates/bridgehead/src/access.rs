@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 #[cfg(feature = "config-files")]
 use bridgehead_config::Config;
-use bridgehead_config::{AuthSettings, HttpSettings};
+use bridgehead_config::{AuthSettings, HttpSettings, ListenerAuth};
 use bridgehead_front::{Authenticator, LocalUser, Token};
 use bridgehead_gateway::Gateway;
 use tokio_util::task::AbortOnDropHandle;
@@ -57,10 +57,16 @@ impl Access {
         Self(Arc::new(Inner { auth, clock, credentials: OnceLock::new() }))
     }
 
-    /// The authenticator of an endpoint.
+    /// Whether a caller without credentials is refused, unless a listener is open.
+    pub(crate) fn asks_for_credentials(&self) -> bool {
+        self.0.auth.refuses_strangers()
+    }
+
+    /// The authenticator of a listener.
     pub(crate) fn authenticator(
         &self,
         settings: &HttpSettings,
+        auth: Option<ListenerAuth>,
         token: Option<Token>,
     ) -> io::Result<Box<dyn Authenticator>> {
         let credentials = match self.0.credentials.get() {
@@ -76,7 +82,7 @@ impl Access {
                 self.0.credentials.get_or_init(|| made)
             }
         };
-        Ok(credentials.authenticator(None, LocalUser::new(settings)))
+        Ok(credentials.authenticator(auth, LocalUser::new(settings)))
     }
 
     /// Watches keys and issuers, and puts failed sign-ins into the record. `None` if no endpoint is open.

@@ -56,7 +56,7 @@ pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
         // A proof is checked without the record, so no configuration is needed.
         return told(verify::verify_proof(proof, audit.json));
     }
-    let settings = match world.configuration(audit.chosen.config.as_deref()) {
+    let settings = match world.without_secrets(audit.chosen.config.as_deref()) {
         Ok(config) => config.audit,
         Err(error) => return output::configuration_error(&error, audit.json),
     };

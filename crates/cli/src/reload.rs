@@ -131,7 +131,9 @@ impl Reloading {
     /// A confined server of `config` that could call this gateway.
     fn exposed(&self, config: &Config) -> Option<Exposed> {
         let served = self.http && self.config.gateway.mode != Mode::Minimal;
-        check_endpoint(&config.servers, &self.config.http).err().filter(|_| served)
+        check_endpoint(&config.servers, &self.config.http, self.config.auth.refuses_strangers())
+            .err()
+            .filter(|_| served)
     }
 }
 

@@ -141,8 +141,11 @@ async fn serve_until_end(
     if let Some(record) = &record {
         record.tell(server.gateway());
     }
-    for address in running.addresses() {
+    if let Some(address) = running.addresses().first() {
         output::talk(&banner(server.version(), reachable(*address), &config.http));
+    }
+    for listener in running.listeners().iter().skip(1) {
+        output::talk(&format!("  also at {listener}"));
     }
     let started = server.gateway().clone();
     tokio::spawn(async move {
