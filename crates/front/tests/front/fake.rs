@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bridgehead_front::Backend;
 use bridgehead_gateway::{Caller, ClientRequest, Feed, Feeds, Principal, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
+use bridgehead_wire::{Code, Era, Failure, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -155,8 +155,12 @@ impl Fake {
                 panic!("a panic at `call`");
             }
             "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
-            "scoped" => Err(missing_scope("gateway")),
-            "scoped_upstream" => Err(missing_scope("server")),
+            "scoped" => Err(missing_scope().of_failure(Failure {
+                code: Code::InsufficientScope,
+                retry_after: None,
+                quota: None,
+            })),
+            "scoped_upstream" => Err(missing_scope()),
             "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
             "upstream_no_method" => Err(RpcError::new(code::METHOD_NOT_FOUND, "upstream says so")),
             _ => Err(RpcError::new(code::INVALID_PARAMS, "unknown tool")),
@@ -168,8 +172,8 @@ impl Fake {
 }
 
 /// The error of a call whose credential lacks scopes.
-fn missing_scope(source: &str) -> RpcError {
-    let data = serde_json::json!({"source": source, "code": "INSUFFICIENT_SCOPE", "scope": "read write"});
+fn missing_scope() -> RpcError {
+    let data = serde_json::json!({"source": "gateway", "code": "INSUFFICIENT_SCOPE", "scope": "read write"});
     RpcError::with_data(code::INTERNAL_ERROR, "a scope is missing", &data)
 }
 
@@ -214,12 +218,12 @@ impl Backend for Fake {
         if tool == "echo" { self.headers.clone() } else { Arc::new([]) }
     }
 
-    fn serves(&self, _era: Era, method: &Method) -> bool {
+    fn serves(&self, _principal: &Principal, _era: Era, method: &Method) -> bool {
         self.panic_at("serves");
         matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
     }
 
-    fn feed(&self, session: &Session) -> Feed {
+    fn feed(&self, _principal: &Principal, session: &Session) -> Feed {
         self.panic_at("feed");
         session.feed_or(|number| self.feeds.open_session(number))
     }
