@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use self::store::open;
+pub(crate) use self::store::{folder, open};
 use super::exit::Exit;
 use super::world::World;
 use super::{Chosen, output};
@@ -60,7 +60,7 @@ pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
         Ok(config) => config.audit,
         Err(error) => return output::configuration_error(&error, audit.json),
     };
-    let archive = match audit.folder.clone().or_else(|| store::folder(&settings, world)) {
+    let archive = match audit.folder.clone().or_else(|| folder(&settings, world)) {
         Some(folder) => store::archive(folder),
         None => {
             output::talk(
