@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bridgehead_front::Backend;
 use bridgehead_gateway::{Caller, ClientRequest, Feed, Feeds, Principal, ProgressSink, Session};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_wire::{Era, Method, Object, Raw, Revision, RpcError, Spliced, code};
+use bridgehead_wire::{Code, Era, Failure, Method, Object, Raw, Revision, RpcError, Spliced, code};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -155,6 +155,12 @@ impl Fake {
                 panic!("a panic at `call`");
             }
             "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
+            "limited" => Err(limited("gateway").of_failure(Failure {
+                code: Code::RateLimited,
+                retry_after: Some(std::time::Duration::from_millis(1500)),
+                quota: None,
+            })),
+            "limited_upstream" => Err(limited("gateway")),
             "scoped" => Err(missing_scope("gateway")),
             "scoped_upstream" => Err(missing_scope("server")),
             "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
@@ -165,6 +171,12 @@ impl Fake {
         self.count(&self.finished);
         outcome.map(Spliced::from)
     }
+}
+
+/// The error of a call that is one too many.
+fn limited(source: &str) -> RpcError {
+    let data = serde_json::json!({"source": source, "code": "RATE_LIMITED", "retryAfterMs": 1500});
+    RpcError::with_data(code::INTERNAL_ERROR, "too many", &data)
 }
 
 /// The error of a call whose credential lacks scopes.
