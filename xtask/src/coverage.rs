@@ -27,6 +27,7 @@ const CRATES: &[(&str, f64)] = &[
     ("upstream", 85.0),
     ("gateway", 85.0),
     ("front", 85.0),
+    ("access", 85.0),
     ("bridgehead", 0.0),
     ("cli", 0.0),
     ("testkit", 0.0),

@@ -37,10 +37,14 @@ const ROWS: &[(&str, &str)] = &[
     ("typed", "tools whose schemas come from Rust types; includes `tools`"),
     ("server", "a gateway that serves clients, over stdio or in memory; includes `tools`"),
     ("server,http", "the same, with remote servers, clients over HTTP, and operators"),
+    (
+        "access",
+        "who may call over HTTP, what each may use and how much; includes `server`, `http` and `audit-sqlite`",
+    ),
     ("bridge,sandbox", "the confinement of servers"),
     ("audit-sqlite", "the record of calls in SQLite files, with signed checkpoints"),
     ("config-files", "configuration files, and the variables that change them"),
-    ("provider,typed,server,http,audit-sqlite,sandbox,config-files", "everything"),
+    ("provider,typed,access,sandbox,config-files", "everything"),
 ];
 
 /// Checks the features, or measures them.
@@ -145,7 +149,7 @@ mod tests {
         check("bridge", &["bridgehead-upstream"], &[FILES, SIGNED, WALLS, PROGRAM, SERVED, REMOTE].concat());
         check("server", &["bridgehead-front"], &[FILES, SIGNED, WALLS, PROGRAM, REMOTE, &["hyper"]].concat());
         check("", &["bridgehead-config"], &["bridgehead-upstream", "tokio"]);
-        let all = "provider,typed,server,http,audit-sqlite,sandbox,config-files";
+        let all = "provider,typed,access,sandbox,config-files";
         check(all, &[FILES, SIGNED, WALLS, REMOTE, SERVED].concat(), PROGRAM);
     }
 

@@ -47,7 +47,6 @@ const LONGEST_PROXY_NAME: usize = 255;
 pub struct Credentials {
     local: bool,
     step_up: StepUp,
-    legacy_discovery: bool,
     /// Whether `[auth]` or the endpoint's token ask for credentials; keys may be added later.
     configured: bool,
     keys: Arc<KeyRing>,
@@ -103,16 +102,14 @@ impl Credentials {
             let read = file.read()?;
             keys.set_from_file(read.clone().unwrap_or_default(), read.is_some(), now);
         }
-        let public_url = settings.public_url.as_deref();
         Ok(Arc::new(Self {
             local: settings.local,
             step_up: settings.step_up,
-            legacy_discovery: settings.legacy_discovery,
             configured: token.is_some() || settings.asks_for_credentials(),
             keys: Arc::new(keys),
             keys_file,
             token,
-            issuers: Arc::new(Issuers::new(&settings.issuers, public_url, Arc::clone(&clock), fetch)),
+            issuers: Arc::new(Issuers::new(settings, Arc::clone(&clock), fetch)),
             proxy: settings.proxy.as_ref().and_then(Proxy::new),
             challenges: Challenges::new(settings, &scopes),
             throttle: Throttle::default(),
@@ -136,6 +133,9 @@ impl Credentials {
     pub async fn run(self: Arc<Self>, report: impl Fn(FailedSignIns) + Send) {
         let watching = keys::watch(self.keys_file.clone(), Arc::clone(&self.keys), Arc::clone(&self.clock));
         let refreshing = async {
+            if self.issuers.is_empty() {
+                return;
+            }
             let mut ticks = interval(TICK);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -217,16 +217,17 @@ impl Credentials {
     }
 
     fn by_key(&self, shown: &[u8], origin: Origin) -> Result<Principal, Refusal> {
-        let reason: Cow<'static, str> = match keys::check(shown) {
-            Err(error) => error.to_string().into(),
-            Ok(()) => match self.keys.find(&keys::digest(shown), self.clock.wall()) {
-                Lookup::Valid(principal) => return Ok(principal),
-                Lookup::Expired => return Err(self.invalid(origin, "the key has expired")),
-                Lookup::Unknown => "the key is not known, or was revoked".into(),
-            },
-        };
-        self.counted(origin)?;
-        Err(self.invalid(origin, reason))
+        // The checksum is for people who mistype a key: one that is known needs none.
+        match self.keys.find(&keys::digest(shown), self.clock.wall()) {
+            Lookup::Valid(principal) => Ok(principal),
+            Lookup::Expired => Err(self.invalid(origin, "the key has expired")),
+            Lookup::Unknown => {
+                self.counted(origin)?;
+                let reason = keys::check(shown).err().map(|error| error.to_string().into());
+                Err(self
+                    .invalid(origin, reason.unwrap_or(Cow::Borrowed("the key is not known, or was revoked"))))
+            }
+        }
     }
 
     fn decided(&self, verdict: Verdict, origin: Origin) -> Result<Principal, Refusal> {
@@ -290,15 +291,6 @@ impl Credentials {
             address(last.to_str().ok()?.rsplit(',').next()?.trim())
         };
         Origin::of(if trusted { forwarded().or(peer.address) } else { peer.address })
-    }
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Credentials")
-            .field("asked_for", &self.are_asked_for())
-            .finish_non_exhaustive()
     }
 }
 
@@ -411,7 +403,7 @@ impl Authenticator for ListenerAuthenticator {
     }
 
     fn issuer_metadata(&self) -> Option<Bytes> {
-        self.credentials.issuers.first_document().filter(|_| self.credentials.legacy_discovery)
+        self.credentials.issuers.served_document()
     }
 
     fn step_up(&self, scope: &str) -> Option<HeaderValue> {

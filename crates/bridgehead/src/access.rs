@@ -8,12 +8,14 @@ use std::sync::{Arc, OnceLock};
 
 #[cfg(feature = "config-files")]
 use bridgehead_config::Config;
-use bridgehead_config::{AuthSettings, HttpSettings};
+use bridgehead_config::{AuthSettings, HttpSettings, LimitRule, ListenerAuth, PolicyRule};
 use bridgehead_front::{Authenticator, LocalUser, Token};
-use bridgehead_gateway::Gateway;
+use bridgehead_gateway::{Authorizer, Gateway, Limiter};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
+pub use bridgehead_access::limits::{BudgetRecord, Costs, LimitError, Limits};
+pub use bridgehead_access::policy::{Explanation, Policy, PolicyError};
 pub use bridgehead_access::{Credentials, Fetch, HttpFetch, Means, keys};
 
 use crate::Clock;
@@ -23,14 +25,37 @@ use crate::Clock;
 pub struct AccessSettings {
     /// Who is admitted, and as whom.
     pub auth: AuthSettings,
+    /// Who may use what; empty if everybody who is admitted may use everything.
+    pub policy: Vec<PolicyRule>,
+    /// How much each principal may do.
+    pub limits: Vec<LimitRule>,
+    /// What calls take from a budget.
+    pub costs: Costs,
 }
 
 impl AccessSettings {
     /// Those of a configuration.
     #[cfg(feature = "config-files")]
     pub fn configured(config: &Config) -> Self {
-        Self { auth: config.auth.clone() }
+        Self {
+            auth: config.auth.clone(),
+            policy: config.policy.clone(),
+            limits: config.limits.clone(),
+            costs: Costs::of(&config.servers),
+        }
     }
+}
+
+/// Why access could not be set up, or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A rule cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A limit cannot be used.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
 }
 
 /// Decides who may call, what each may use and how much. Clones share it.
@@ -39,6 +64,8 @@ pub struct Access(Arc<Inner>);
 
 struct Inner {
     auth: AuthSettings,
+    policy: Arc<Policy>,
+    limits: Arc<Limits>,
     clock: Arc<dyn Clock>,
     /// Made when the first endpoint opens.
     credentials: OnceLock<Arc<Credentials>>,
@@ -51,16 +78,48 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Takes the settings; nothing is read before the server starts.
-    pub fn new(settings: AccessSettings, clock: Arc<dyn Clock>) -> Self {
-        let AccessSettings { auth } = settings;
-        Self(Arc::new(Inner { auth, clock, credentials: OnceLock::new() }))
+    /// Compiles the rules, and counts what was spent today. Budgets need `record`. Keys are read when the server starts.
+    ///
+    /// # Errors
+    /// If a rule or a limit cannot be used.
+    pub fn new(
+        settings: AccessSettings,
+        clock: Arc<dyn Clock>,
+        record: Option<BudgetRecord>,
+    ) -> Result<Self, AccessError> {
+        let AccessSettings { auth, policy, limits, costs } = settings;
+        Ok(Self(Arc::new(Inner {
+            auth,
+            policy: Arc::new(Policy::new(policy)?),
+            limits: Arc::new(Limits::new(limits, costs, Arc::clone(&clock), record)?),
+            clock,
+            credentials: OnceLock::new(),
+        })))
     }
 
-    /// The authenticator of an endpoint.
+    /// The rules.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    pub(crate) fn authorizer(&self) -> Arc<dyn Authorizer> {
+        Arc::clone(&self.0.policy) as Arc<dyn Authorizer>
+    }
+
+    pub(crate) fn limiter(&self) -> Arc<dyn Limiter> {
+        Arc::clone(&self.0.limits) as Arc<dyn Limiter>
+    }
+
+    /// Whether a caller without credentials is refused, unless a listener is open.
+    pub(crate) fn asks_for_credentials(&self) -> bool {
+        self.0.auth.refuses_strangers()
+    }
+
+    /// The authenticator of a listener.
     pub(crate) fn authenticator(
         &self,
         settings: &HttpSettings,
+        auth: Option<ListenerAuth>,
         token: Option<Token>,
     ) -> io::Result<Box<dyn Authenticator>> {
         let credentials = match self.0.credentials.get() {
@@ -68,7 +127,7 @@ impl Access {
             None => {
                 let means = Means {
                     token,
-                    scopes: Vec::new(),
+                    scopes: self.0.policy.scopes(),
                     clock: Arc::clone(&self.0.clock),
                     fetch: Arc::new(HttpFetch),
                 };
@@ -76,7 +135,7 @@ impl Access {
                 self.0.credentials.get_or_init(|| made)
             }
         };
-        Ok(credentials.authenticator(None, LocalUser::new(settings)))
+        Ok(credentials.authenticator(auth, LocalUser::new(settings)))
     }
 
     /// Watches keys and issuers, and puts failed sign-ins into the record. `None` if no endpoint is open.
@@ -89,10 +148,22 @@ impl Access {
         Some(AbortOnDropHandle::new(tokio::spawn(run)))
     }
 
-    /// Applies changed keys to a running server.
-    pub fn apply(&self, settings: AccessSettings) {
+    /// Applies changed rules, limits and keys to a running gateway. Returns whether the rules say something else than before.
+    ///
+    /// # Errors
+    /// If a rule or a limit cannot be used. Then nothing changes.
+    pub fn apply(&self, settings: AccessSettings, gateway: &Gateway) -> Result<bool, AccessError> {
+        let AccessSettings { auth, policy, limits, costs } = settings;
+        // Compiled first, so that a rule that cannot be used changes nothing.
+        Policy::new(policy.clone())?;
+        self.0.limits.reload(limits, costs)?;
+        let changed = self.0.policy.replace(policy)?;
         if let Some(credentials) = self.0.credentials.get() {
-            credentials.set_keys(settings.auth.keys);
+            credentials.set_keys(auth.keys);
         }
+        if changed {
+            gateway.policy_changed();
+        }
+        Ok(changed)
     }
 }

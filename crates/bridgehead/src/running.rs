@@ -54,6 +54,7 @@ pub struct Running {
     pub(crate) shutdown: CancellationToken,
     pub(crate) signals: Option<Signals>,
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<String>,
     /// Serves operators until shutdown.
     pub(crate) control: Option<AbortOnDropHandle<()>>,
     /// Watches keys and issuers until the end.
@@ -65,9 +66,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// The addresses it listens on, with the actual port if the settings say port 0.
+    /// The addresses it listens on, with the actual port if the settings say port 0. That of `http.listen` comes first.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where clients reach it over HTTP: a URL for each address, `unix:PATH` for each socket.
+    pub fn listeners(&self) -> &[String] {
+        &self.listeners
     }
 
     /// Closes the transports and returns once they are closed and the upstreams are gone.

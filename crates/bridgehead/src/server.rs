@@ -11,9 +11,11 @@ use std::time::Duration;
 use bridgehead_call::{AuditSink, Clock};
 #[cfg(feature = "config-files")]
 use bridgehead_config::Config;
+#[cfg(feature = "http")]
+use bridgehead_config::ListenerAuth;
 use bridgehead_config::{GatewaySettings, HttpSettings, Mode, ServerConfig};
 #[cfg(feature = "http")]
-use bridgehead_front::{Authenticator, Token, TokenError};
+use bridgehead_front::{Authenticator, BindError, Token, TokenError};
 use bridgehead_gateway::{
     Authorizer, Gateway, Limiter, LineSink, NativePrompt, NativeResource, NativeTool, Options, RegisterError,
     Registry,
@@ -32,7 +34,7 @@ use crate::control::{self, Control};
 use crate::endpoint::{Exposed, check_endpoint};
 use crate::handlers;
 use crate::running::Running;
-use crate::transport::{SignIn, Transport};
+use crate::transport::{Connected, SignIn, Transport};
 
 /// What a [`Server`] is built from. Everything has a default.
 #[derive(Debug)]
@@ -144,16 +146,22 @@ impl ServerOptions {
     /// Decides who may call over HTTP, what each may use and how much. It replaces the authorizer, the limiter and the sign-in.
     #[cfg(feature = "access")]
     pub fn access(mut self, access: Access) -> Self {
+        self.gateway.authorizer = Some(access.authorizer());
+        self.gateway.limiter = Some(access.limiter());
         self.access = Some(access.clone());
-        self.sign_in(move |settings, token| access.authenticator(settings, token))
+        self.sign_in(move |settings, auth, token| access.authenticator(settings, auth, token))
     }
 
-    /// Makes the authenticator of the HTTP endpoint from its settings and its token, if one is configured. By default the token
-    /// admits its holders or, without one, the local user is admitted.
+    /// Makes the authenticator of each HTTP listener from the settings, from what the listener itself says about credentials,
+    /// and from the token, if one is configured. By default the token admits its holders or, without one, the local user is
+    /// admitted.
     #[cfg(feature = "http")]
     pub fn sign_in(
         mut self,
-        make: impl Fn(&HttpSettings, Option<Token>) -> io::Result<Box<dyn Authenticator>> + Send + Sync + 'static,
+        make: impl Fn(&HttpSettings, Option<ListenerAuth>, Option<Token>) -> io::Result<Box<dyn Authenticator>>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         self.sign_in = Some(SignIn(Box::new(make)));
         self
@@ -235,7 +243,11 @@ impl ServerOptions {
     fn exposed(&self) -> Option<Exposed> {
         let none_runs = self.gateway.settings.mode == Mode::Minimal;
         let http = self.transports.iter().filter(|_| !none_runs).filter_map(Transport::http_settings);
-        http.map(|settings: &HttpSettings| check_endpoint(&self.gateway.servers, settings))
+        #[cfg(feature = "access")]
+        let asks = self.access.as_ref().is_some_and(Access::asks_for_credentials);
+        #[cfg(not(feature = "access"))]
+        let asks = false;
+        http.map(|settings: &HttpSettings| check_endpoint(&self.gateway.servers, settings, asks))
             .find_map(Result::err)
     }
 
@@ -286,9 +298,13 @@ pub enum StartError {
     #[cfg(feature = "http")]
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The authenticator of the HTTP endpoint could not be made.
+    /// The authenticator of an HTTP listener could not be made.
     #[error("nobody could sign in: {0}")]
     SignIn(io::Error),
+    /// A listener of `[http.listeners]` cannot serve.
+    #[cfg(feature = "http")]
+    #[error(transparent)]
+    Listener(BindError),
     /// A confined server could call the gateway over HTTP.
     #[error(transparent)]
     Exposed(Exposed),
@@ -301,6 +317,18 @@ pub enum StartError {
     /// A server can start only once.
     #[error("this server was started before; build another one")]
     AlreadyStarted,
+}
+
+#[cfg(feature = "http")]
+impl From<BindError> for StartError {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::Address { address, error } => Self::Listen { address, error },
+            BindError::Token(error) => Self::Token(error),
+            BindError::SignIn(error) => Self::SignIn(error),
+            other => Self::Listener(other),
+        }
+    }
 }
 
 fn cure(error: &io::Error) -> &'static str {
@@ -411,8 +439,9 @@ impl Server {
 
         self.gateway.start();
         let shutdown = CancellationToken::new();
-        let addresses: Vec<SocketAddr> = connected.iter().filter_map(|front| front.address()).collect();
-        self.gateway.set_addresses(addresses.iter().map(ToString::to_string).collect());
+        let addresses: Vec<SocketAddr> = connected.iter().flat_map(Connected::addresses).collect();
+        let listeners = connected.iter().flat_map(Connected::places).collect();
+        self.gateway.set_addresses(connected.iter().flat_map(Connected::told).collect());
         let (api, control) =
             control::open(self.control.as_ref(), &self.gateway, &addresses, &self.version, &shutdown);
         #[cfg(feature = "access")]
@@ -433,6 +462,7 @@ impl Server {
             shutdown,
             signals,
             addresses,
+            listeners,
             control,
             #[cfg(feature = "access")]
             background: background.flatten(),

@@ -6,14 +6,14 @@ use std::pin::Pin;
 
 use bridgehead_config::HttpSettings;
 #[cfg(feature = "http")]
-use bridgehead_config::TokenSource;
+use bridgehead_config::{ListenerAuth, TokenSource};
 #[cfg(feature = "http")]
-use bridgehead_front::{Authenticator, Token, authenticator, check_reachable, resolve_token, serve_http};
+use bridgehead_front::{
+    Authenticator, Listeners, Reached, Token, bind, listener_authenticator, resolve_token, serve_http,
+};
 use bridgehead_front::{LineOptions, serve_client};
 use bridgehead_gateway::{ClientTransport, Gateway, Principal};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-#[cfg(feature = "http")]
-use tokio::net::TcpListener;
 #[cfg(feature = "http")]
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -29,14 +29,15 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
 /// A connection that is being established.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>;
 
-/// Makes the authenticator of an HTTP endpoint, when its token is known.
+/// Makes the authenticator of each listener, when the token is known.
 #[cfg(feature = "http")]
 pub(crate) struct SignIn(pub(crate) Box<MakeAuthenticator>);
 
-/// Makes the authenticator of an endpoint with these settings and this token.
+/// Makes the authenticator of a listener with these settings, from what the listener itself says and from the token.
 #[cfg(feature = "http")]
-pub(crate) type MakeAuthenticator =
-    dyn Fn(&HttpSettings, Option<Token>) -> io::Result<Box<dyn Authenticator>> + Send + Sync;
+pub(crate) type MakeAuthenticator = dyn Fn(&HttpSettings, Option<ListenerAuth>, Option<Token>) -> io::Result<Box<dyn Authenticator>>
+    + Send
+    + Sync;
 
 /// There is no HTTP endpoint to sign in at.
 #[cfg(not(feature = "http"))]
@@ -99,7 +100,7 @@ impl Transport {
             Self::Memory(stream) => Ok(Connected::lines(stream)),
             Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
             #[cfg(feature = "http")]
-            Self::Http(mut settings) => {
+            Self::Http(settings) => {
                 let token = match settings.token {
                     // On another thread, so that the startup timeout also works if the file system hangs.
                     TokenSource::File(_) => {
@@ -109,16 +110,12 @@ impl Transport {
                     }
                     TokenSource::None | TokenSource::Env { .. } => resolve_token(&settings),
                 }?;
-                let authenticator = match sign_in {
-                    Some(SignIn(make)) => make(&settings, token).map_err(StartError::SignIn)?,
-                    None => authenticator(&settings, token),
+                let make = |auth| match sign_in {
+                    Some(SignIn(make)) => make(&settings, auth, token.clone()),
+                    None => listener_authenticator(&settings, auth, token.clone()),
                 };
-                check_reachable(settings.listen, authenticator.asks_for_secret())?;
-                let listener = TcpListener::bind(settings.listen)
-                    .await
-                    .map_err(|error| StartError::Listen { address: settings.listen, error })?;
-                settings.listen = listener.local_addr().map_err(StartError::Connect)?;
-                Ok(Connected::Http { listener, settings, authenticator })
+                let listeners = bind(&settings, &make).await?;
+                Ok(Connected::Http { listeners, settings })
             }
         }
     }
@@ -144,7 +141,7 @@ pub(crate) enum Connected {
         kind: ClientTransport,
     },
     #[cfg(feature = "http")]
-    Http { listener: TcpListener, settings: Box<HttpSettings>, authenticator: Box<dyn Authenticator> },
+    Http { listeners: Listeners, settings: Box<HttpSettings> },
 }
 
 impl Connected {
@@ -153,12 +150,37 @@ impl Connected {
         Self::Lines { reader: Box::new(reader), writer: Box::new(writer), kind: ClientTransport::Memory }
     }
 
-    /// The address it listens on, if any.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
+    /// The addresses it listens on.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         match self {
-            Self::Lines { .. } => None,
+            Self::Lines { .. } => Vec::new(),
             #[cfg(feature = "http")]
-            Self::Http { settings, .. } => Some(settings.listen),
+            Self::Http { listeners, .. } => listeners.reached().iter().filter_map(Reached::address).collect(),
+        }
+    }
+
+    /// The same for operators: plain addresses, and the others as clients write them.
+    pub(crate) fn told(&self) -> Vec<String> {
+        match self {
+            Self::Lines { .. } => Vec::new(),
+            #[cfg(feature = "http")]
+            Self::Http { listeners, .. } => listeners
+                .reached()
+                .iter()
+                .map(|reached| match reached {
+                    Reached::Tcp { address, tls: false } => address.to_string(),
+                    other => other.to_string(),
+                })
+                .collect(),
+        }
+    }
+
+    /// Where clients reach it over HTTP, as they write it.
+    pub(crate) fn places(&self) -> Vec<String> {
+        match self {
+            Self::Lines { .. } => Vec::new(),
+            #[cfg(feature = "http")]
+            Self::Http { listeners, .. } => listeners.reached().iter().map(ToString::to_string).collect(),
         }
     }
 
@@ -181,8 +203,8 @@ impl Connected {
                 serve_client(gateway, reader, writer, options, shutdown).await
             }
             #[cfg(feature = "http")]
-            Self::Http { listener, settings, authenticator } => {
-                serve_http(gateway, listener, (settings, authenticator), api, threads, shutdown).await
+            Self::Http { listeners, settings } => {
+                serve_http(gateway, listeners, settings, api, threads, shutdown).await
             }
         }
     }

@@ -41,7 +41,7 @@ pub(crate) fn run(check: &Check, world: &World) -> Exit {
         // Every server starts now; remembered tools from its last run do not count.
         (server.lazy, server.idle_timeout) = (false, None);
     }
-    if let Err(exposed) = check_endpoint(&config.servers, &config.http) {
+    if let Err(exposed) = check_endpoint(&config.servers, &config.http, config.auth.refuses_strangers()) {
         let mut finding = Diagnostic::error(format!("`serve` over HTTP refuses this: {exposed}"));
         finding.severity = Severity::Warning;
         config.warnings.push(finding);

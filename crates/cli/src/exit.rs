@@ -48,7 +48,7 @@ impl From<&StartError> for Exit {
     fn from(error: &StartError) -> Self {
         match error {
             StartError::Timeout(_) => Self::StartupTimeout,
-            StartError::Token(_) | StartError::Exposed(_) => Self::Configuration,
+            StartError::Token(_) | StartError::Exposed(_) | StartError::Listener(_) => Self::Configuration,
             _ => Self::Failure,
         }
     }

@@ -54,11 +54,19 @@ pub(crate) fn run(status: &Status, world: &World) -> Exit {
     })
 }
 
+/// Where clients reach a listener. A plain address is one that speaks HTTP; others are told whole.
+fn place(address: &str) -> String {
+    match address.parse::<std::net::SocketAddr>() {
+        Ok(address) => format!("http://{address}/mcp"),
+        Err(_) => address.to_owned(),
+    }
+}
+
 /// One gateway, for people.
 fn text(status: &Value) -> String {
     let word = |key: &str| one_line(status[key].as_str().unwrap_or("?"), 200);
     let addresses: Vec<String> =
-        strings(&status["addresses"]).map(|address| format!("http://{address}/mcp")).collect();
+        strings(&status["addresses"]).map(|address| one_line(&place(address), 1000)).collect();
     let place =
         if addresses.is_empty() { "on stdio".to_owned() } else { format!("at {}", addresses.join(", ")) };
     let mut text = format!(

@@ -44,6 +44,11 @@ pub struct AuthSettings {
 }
 
 impl AuthSettings {
+    /// Whether a caller without credentials is refused at every listener that is not open.
+    pub fn refuses_strangers(&self) -> bool {
+        self.asks_for_credentials() && !self.local
+    }
+
     /// Whether `[auth]` names credentials or an address, so that a caller without credentials is refused.
     pub fn asks_for_credentials(&self) -> bool {
         self.public_url.is_some() || self.has_credentials()

@@ -13,27 +13,42 @@ use bridgehead_wire::{RpcError, Spliced};
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 #[cfg(feature = "http")]
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 #[cfg(feature = "http")]
-use crate::http::{Api, Authenticator, Workers, control_router, router, serve, serve_socket};
+use crate::http::{Api, Listeners, Routes, Workers, control_router, router, serve_all, serve_socket};
 use crate::stdio::{LineOptions, serve_lines};
 
-/// Serves HTTP clients and, under its path, the operators' API, on `threads` threads. Ends after `shutdown`.
+/// Serves HTTP clients and, under its path, the operators' API, on all listeners and on `threads` threads. Ends after `shutdown`.
 #[cfg(feature = "http")]
 pub fn serve_http(
     gateway: Gateway,
-    listener: TcpListener,
-    (settings, authenticator): (Box<HttpSettings>, Box<dyn Authenticator>),
+    Listeners(listeners): Listeners,
+    settings: Box<HttpSettings>,
     api: Api,
     threads: usize,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, io::Result<()>> {
     Box::pin(async move {
-        let routes = router(gateway, &settings, authenticator, shutdown.clone()).with_api(api);
         let workers = Workers::start(threads.saturating_sub(1))?;
-        serve(listener, routes, &workers, shutdown).await
+        let mut all = Vec::with_capacity(listeners.len());
+        let mut first: Option<Routes<Gateway>> = None;
+        for listener in listeners {
+            let listen = listener.address();
+            let routes = match &first {
+                Some(first) => first.beside(&settings, listen, listener.authenticator),
+                None => {
+                    let settings =
+                        HttpSettings { listen: listen.unwrap_or(settings.listen), ..*settings.clone() };
+                    let routes = router(gateway.clone(), &settings, listener.authenticator, shutdown.clone());
+                    first.insert(routes.with_api(api.clone())).clone()
+                }
+            };
+            all.push((listener.socket, listener.tls, routes));
+        }
+        serve_all(all, &workers, &shutdown).await;
+        Ok(())
     })
 }
 

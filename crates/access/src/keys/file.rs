@@ -87,6 +87,8 @@ pub(crate) struct Fingerprint {
 struct Content {
     text: String,
     state: Option<Fingerprint>,
+    /// The user and the group that it belongs to.
+    owner: Option<(u32, u32)>,
 }
 
 impl KeysFile {
@@ -173,8 +175,18 @@ impl KeysFile {
         })
     }
 
-    /// Changes the text: `edit` gets the current one and returns the new one.
+    /// Changes the text: `edit` gets the current one and returns the new one. A link to the file stays a link.
     fn change<T>(
+        &self,
+        edit: impl FnMut(&str) -> Result<(String, T), KeysFileError>,
+    ) -> Result<T, KeysFileError> {
+        match self.path.canonicalize() {
+            Ok(path) => Self { path }.replace(edit),
+            Err(_) => self.replace(edit),
+        }
+    }
+
+    fn replace<T>(
         &self,
         mut edit: impl FnMut(&str) -> Result<(String, T), KeysFileError>,
     ) -> Result<T, KeysFileError> {
@@ -182,7 +194,7 @@ impl KeysFile {
         for _ in 0..ATTEMPTS {
             let content = self.content()?;
             let (text, done) = edit(&content.text)?;
-            let written = self.write_beside(&text)?;
+            let written = self.write_beside(&text, content.owner)?;
             if self.fingerprint()? != content.state {
                 // Somebody edited the file meanwhile, and that edit must not be lost.
                 let _ = std::fs::remove_file(&written);
@@ -206,14 +218,19 @@ impl KeysFile {
         Ok(lock)
     }
 
-    fn write_beside(&self, text: &str) -> Result<PathBuf, KeysFileError> {
+    /// Writes the new text for the owner of the old one: the gateway may run as another user than whoever makes keys.
+    fn write_beside(&self, text: &str, owner: Option<(u32, u32)>) -> Result<PathBuf, KeysFileError> {
         let path = self.beside("new");
         // Left by a program that was killed: the lock says that nobody writes it now.
         let _ = std::fs::remove_file(&path);
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(&path);
-        let written =
-            file.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+        let written = file.and_then(|mut file| {
+            if let Some((user, group)) = owner.filter(|owner| *owner != owner_of(&file)) {
+                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+            }
+            file.write_all(text.as_bytes()).and_then(|()| file.sync_all())
+        });
         written.map_err(self.failed("written"))?;
         Ok(path)
     }
@@ -222,7 +239,7 @@ impl KeysFile {
         let file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Content { text: String::new(), state: None });
+                return Ok(Content { text: String::new(), state: None, owner: None });
             }
             Err(error) => return Err(self.failed("read")(error)),
         };
@@ -237,7 +254,8 @@ impl KeysFile {
         }
         let mut text = String::new();
         file.take(LARGEST + 1).read_to_string(&mut text).map_err(self.failed("read"))?;
-        Ok(Content { text, state: Some(Fingerprint::of(&about)) })
+        let owner = Some((about.uid(), about.gid()));
+        Ok(Content { text, state: Some(Fingerprint::of(&about)), owner })
     }
 
     /// Which state the file is in; `None` if it does not exist.
@@ -298,6 +316,11 @@ impl Fingerprint {
             changed: (about.ctime(), about.ctime_nsec()),
         }
     }
+}
+
+/// The user and the group that a new file belongs to.
+fn owner_of(file: &File) -> (u32, u32) {
+    file.metadata().map(|about| (about.uid(), about.gid())).unwrap_or_default()
 }
 
 /// One row as it is written. Groups and scopes are quoted as JSON strings, which TOML reads the same way.

@@ -53,12 +53,14 @@ pub(super) struct IssuerKeys {
     clock: Arc<dyn Clock>,
     state: ArcSwap<KeySet>,
     found: ArcSwap<Option<Metadata>>,
+    /// When the metadata is looked for again, if it is wanted for its own sake.
+    discovery_due: Mutex<Duration>,
     flights: Flights<(), ()>,
     forced: Mutex<Forced>,
 }
 
 /// The keys as they were fetched.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct KeySet {
     keys: Vec<Arc<IssuerKey>>,
     /// When they were fetched, on the monotonic clock.
@@ -101,16 +103,6 @@ pub(super) enum NoKey {
     Unavailable,
 }
 
-impl std::fmt::Debug for IssuerKey {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("IssuerKey")
-            .field("kid", &self.kid)
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
-
 impl IssuerKeys {
     pub(super) fn new(
         name: &str,
@@ -127,6 +119,7 @@ impl IssuerKeys {
             clock,
             state: ArcSwap::default(),
             found: ArcSwap::default(),
+            discovery_due: Mutex::default(),
             flights: Flights::new(),
             forced: Mutex::default(),
         }
@@ -198,6 +191,19 @@ impl IssuerKeys {
         let found = metadata::discover(&self.issuer, &*self.fetch).await?;
         self.found.store(Arc::new(Some(found.clone())));
         Ok(found)
+    }
+
+    /// Looks for the metadata if it is not known and it is time to.
+    pub(super) async fn discover_if_due(&self) {
+        let now = self.clock.monotonic();
+        if self.found.load().is_some()
+            || std::mem::replace(&mut *self.discovery_due.lock(), now + RETRY_WITH_KEYS) > now
+        {
+            return;
+        }
+        if let Err(problem) = self.metadata().await {
+            warn!(issuer = self.name, problem, "cannot serve the issuer's metadata to clients");
+        }
     }
 
     /// The issuer's own metadata document, if it was fetched.
@@ -355,8 +361,37 @@ fn freshness(headers: &HeaderMap) -> Duration {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use serde_json::json;
 
     use super::*;
+
+    /// ACC-2 (case 5): a key is used for the signatures that it is meant for, and a symmetric key for none.
+    #[test]
+    fn what_a_key_is_for() {
+        #[track_caller]
+        fn check(more: &Value, expected: &[Algorithm]) {
+            let mut key = json!({"kty": "RSA", "n": "AQAB", "e": "AQAB"});
+            for (name, value) in more.as_object().unwrap() {
+                key[name] = value.clone();
+            }
+            let key = IssuerKey::read(key);
+            let fits = |algorithm: &Algorithm| key.as_ref().is_some_and(|key| key.fits(*algorithm));
+            let found: Vec<Algorithm> = Algorithm::ALL.into_iter().filter(fits).collect();
+            assert_eq!(found, expected, "{more}");
+        }
+        let rsa = [Algorithm::RS256, Algorithm::PS256];
+        check(&json!({}), &rsa);
+        check(&json!({"use": "sig", "key_ops": ["verify"]}), &rsa);
+        check(&json!({"alg": "PS256"}), &[Algorithm::PS256]);
+        check(&json!({"alg": "RS512"}), &[]);
+        check(&json!({"use": "enc"}), &[]);
+        check(&json!({"key_ops": ["encrypt"]}), &[]);
+        check(&json!({"kty": "oct", "k": "AQAB"}), &[]);
+        check(&json!({"kty": "EC", "crv": "P-256", "x": "AQAB", "y": "AQAB"}), &[Algorithm::ES256]);
+        check(&json!({"kty": "EC", "crv": "P-384", "x": "AQAB", "y": "AQAB"}), &[]);
+        check(&json!({"kty": "OKP", "crv": "Ed25519", "x": "AQAB"}), &[Algorithm::EdDSA]);
+        check(&json!({"n": "*"}), &[]);
+    }
 
     #[test]
     fn how_long_keys_are_fresh() {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bridgehead_call::{Clock, Moment};
-use bridgehead_config::{Algorithm, Issuer, Secret};
+use bridgehead_config::{Algorithm, AuthSettings, Issuer, Secret};
 use bytes::Bytes;
 use jsonwebtoken::Validation;
 use serde::Deserialize;
@@ -50,6 +50,8 @@ pub(crate) struct Issuers {
     flights: Flights<[u8; 32], Result<Verdict, TokenError>>,
     clock: Arc<dyn Clock>,
     fetch: Arc<dyn Fetch>,
+    /// Whether the metadata of the first issuer is served to clients.
+    legacy_discovery: bool,
 }
 
 struct KnownIssuer {
@@ -84,16 +86,12 @@ struct UnprovenHeader {
 }
 
 impl Issuers {
-    pub(crate) fn new(
-        issuers: &[Issuer],
-        public_url: Option<&str>,
-        clock: Arc<dyn Clock>,
-        fetch: Arc<dyn Fetch>,
-    ) -> Self {
+    pub(crate) fn new(settings: &AuthSettings, clock: Arc<dyn Clock>, fetch: Arc<dyn Fetch>) -> Self {
+        let issuers = &settings.issuers;
         let known = |issuer: &Issuer| {
             let (fetch, clock) = (Arc::clone(&fetch), Arc::clone(&clock));
             let keys = IssuerKeys::new(&issuer.name, &issuer.issuer, issuer.jwks.clone(), fetch, clock);
-            let public_url = public_url.map(str::to_owned);
+            let public_url = settings.public_url.clone();
             Arc::new(KnownIssuer { settings: issuer.clone(), public_url, keys: Arc::new(keys) })
         };
         let all: Vec<_> = issuers.iter().map(known).collect();
@@ -102,16 +100,17 @@ impl Issuers {
         if let [first, _, ..] = introspecting.as_slice() {
             warn!(issuers = ?introspecting, used = first, "several issuers are asked about tokens; opaque tokens go to the first");
         }
-        Self { all, checked: Checked::new(), flights: Flights::new(), clock, fetch }
+        let legacy_discovery = settings.legacy_discovery;
+        Self { all, checked: Checked::new(), flights: Flights::new(), clock, fetch, legacy_discovery }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The metadata document of the first issuer, if it is known.
-    pub(crate) fn first_document(&self) -> Option<Bytes> {
-        self.all.first().and_then(|issuer| issuer.keys.document())
+    /// The metadata document of the first issuer, if it is served to clients and known.
+    pub(crate) fn served_document(&self) -> Option<Bytes> {
+        self.all.first().filter(|_| self.legacy_discovery).and_then(|issuer| issuer.keys.document())
     }
 
     /// Why issuers could not be read, by name.
@@ -142,8 +141,15 @@ impl Issuers {
     /// Reads the keys of all issuers that have none yet, or whose keys are due.
     pub(crate) async fn refresh_due(&self) {
         let due = self.all.iter().filter(|issuer| issuer.settings.introspection.is_none());
+        let served = self.all.first().filter(|_| self.legacy_discovery);
+        let documents = async {
+            if let Some(issuer) = served {
+                issuer.keys.discover_if_due().await;
+            }
+        };
         // One slow issuer must not keep another one waiting.
-        futures_util::future::join_all(due.map(|issuer| issuer.keys.refresh_if_due())).await;
+        let refreshing = futures_util::future::join_all(due.map(|issuer| issuer.keys.refresh_if_due()));
+        futures_util::future::join(refreshing, documents).await;
     }
 
     async fn check_now(&self, token: &Secret, digest: [u8; 32]) -> Result<Verdict, TokenError> {

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use bridgehead::config::{GatewaySettings, Launch, Remote, Secret, ServerConfig};
 use bridgehead::credentials::{ConfiguredHeaders, CredentialSource};
 use bridgehead::{
-    Action, Allowance, Authorizer, Code, Decision, GatewayError, Limited, Limiter, NativeTool, Principal,
-    Server, Thing, Transport,
+    Action, Allowance, Authenticating, Authenticator, Authorizer, Code, Decision, GatewayError, HttpSettings,
+    Limited, Limiter, NativeTool, Peer as Connected, Principal, Refusal, Server, StartError, Thing,
+    Transport,
 };
 use bridgehead_testkit::Recorder;
+use bridgehead_testkit::client::{HttpClient, modern_headers, modern_params};
 use bridgehead_testkit::peer::{Peer, reply};
+use futures_util::future::{Either, ready};
+use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 use crate::common::MemoryClient;
@@ -88,4 +92,58 @@ async fn an_embedder_decides() {
     running.stop().await;
     let methods: Vec<_> = recorder.enters().iter().map(|enter| enter.call().method()).collect();
     assert_eq!(methods, ["tools/call", "tools/call", "tools/list"]);
+}
+
+/// Admits whoever names itself.
+struct ByName;
+
+impl Authenticator for ByName {
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap, _peer: Connected) -> Authenticating<'a> {
+        let name = headers.get("x-name").and_then(|name| name.to_str().ok());
+        let refusal = || Refusal::new(StatusCode::UNAUTHORIZED, "say your name");
+        Either::Left(ready(name.map(Principal::named).ok_or_else(refusal)))
+    }
+
+    fn asks_for_secret(&self) -> bool {
+        false
+    }
+}
+
+/// ACC-1: an embedder signs clients in by its own authenticator. One that asks for no secret does not serve other machines, and
+/// one that cannot be made prevents the start.
+#[tokio::test]
+async fn an_embedder_signs_clients_in() {
+    let recorder = Recorder::new();
+    let options = |listen: &str| {
+        let http = HttpSettings { listen: listen.parse().unwrap(), ..HttpSettings::default() };
+        let options = Server::builder().transport(Transport::http(http)).register(tool("open"));
+        options.audit(Arc::new(recorder.clone())).process_handlers(false)
+    };
+    let server = options("127.0.0.1:0").sign_in(|_, _| Ok(Box::new(ByName))).build().unwrap();
+    let running = server.start().await.unwrap();
+    let client = HttpClient::new(running.addresses()[0]);
+    let params = modern_params(json!({"name": "open", "arguments": {}}));
+    let mut headers = modern_headers("tools/call", &params);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+    let post = async |headers: Vec<(&'static str, String)>| {
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        client.post("/mcp", &headers, body.clone()).await.status
+    };
+    assert_eq!(post(headers.clone()).await, 401);
+    headers.push(("x-name", "ada".to_owned()));
+    assert_eq!(post(headers).await, 200);
+    assert_eq!(recorder.enters()[0].principal(), "ada");
+    running.stop().await;
+
+    let open = options("0.0.0.0:0").sign_in(|_, _| Ok(Box::new(ByName)));
+    assert!(format!("{open:?}").contains("SignIn"));
+    let refused = open.build().unwrap().start().await.unwrap_err();
+    assert!(
+        matches!(refused, StartError::Token(_)) && refused.to_string().contains("0.0.0.0:0"),
+        "{refused}"
+    );
+    let broken = options("127.0.0.1:0").sign_in(|_, _| Err(std::io::Error::other("no keys")));
+    let refused = broken.build().unwrap().start().await.unwrap_err();
+    assert_eq!(refused.to_string(), "nobody could sign in: no keys");
 }

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::Value;
+use bridgehead_testkit::client::{HttpClient, legacy_handshake};
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use crate::common::{Place, Ran};
+use crate::common::{Place, Ran, signal};
 
 /// Runs `bridgehead key` with the configuration of the place.
 async fn key(place: &Place, arguments: &[&str]) -> Ran {
@@ -132,11 +134,13 @@ async fn a_keys_file_that_cannot_be_used() {
         assert!(refused.stderr.contains("chmod") && refused.stdout.is_empty(), "{refused:?}");
     }
     std::fs::remove_file(&file).unwrap();
+    place.config(&[], "[gateway]\nmode = \"no such mode\"\n");
+    let broken = key(&place, &["new", "ci"]).await;
+    assert_eq!(broken.code, Some(78), "{broken:?}");
+    assert!(broken.stderr.contains("hint: --keys-file"), "{broken:?}");
+    // Rules may wait for the key that is being made.
     place.config(&[], "[[policy]]\nwho = [\"key:ci\"]\ntools = [\"*/*\"]\n");
-    let waiting = key(&place, &["new", "ci"]).await;
-    assert_eq!(waiting.code, Some(78), "{waiting:?}");
-    assert!(waiting.stderr.contains("hint: --keys-file"), "{waiting:?}");
-    let made = key(&place, &["new", "ci", "--keys-file", file.to_str().unwrap()]).await;
+    let made = key(&place, &["new", "ci"]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
     let revoked = key(&place, &["revoke", "ci"]).await;
     assert!(revoked.code == Some(0) && revoked.stderr.contains("still names `key:ci`"), "{revoked:?}");
@@ -144,4 +148,53 @@ async fn a_keys_file_that_cannot_be_used() {
     assert!(without.code == Some(78) && without.stderr.contains("no configuration"), "{without:?}");
     let empty = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
     assert!(empty.code == Some(0) && empty.stderr.contains("there are no keys"), "{empty:?}");
+}
+
+/// The status of a legacy `initialize` with these headers, and its session.
+async fn sign_in(client: &HttpClient, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": legacy_handshake()});
+    let reply = client.post(path, headers, body.to_string()).await;
+    (reply.status, reply.header("mcp-session-id").unwrap_or_default().to_owned())
+}
+
+/// ACC-2 (case 9, case 11): a running gateway follows the keys file. A key opens a session; in the query it is ignored; when it is
+/// revoked, the open stream of its session ends, and the session with it. The local user is asked for a key from then on.
+#[tokio::test]
+async fn a_running_gateway_follows_the_keys() {
+    let place = Place::new();
+    let config = place.config(&["demo"], "");
+    let (mut gateway, address) = place.serve_http(&["--config", config.to_str().unwrap()], &[]).await;
+    let client = HttpClient::new(address);
+    assert_eq!(sign_in(&client, "/mcp", &[]).await.0, 200, "without keys, the local user is admitted");
+    let made = key(&place, &["new", "ci"]).await;
+    let secret = made.stdout.trim_end();
+    let bearer = format!("Bearer {secret}");
+    let known = [("authorization", bearer.as_str())];
+    let session = loop {
+        let (status, session) = sign_in(&client, "/mcp", &known).await;
+        if status == 200 {
+            break session;
+        }
+        // The address is slowed down by unknown keys until the gateway has read the file.
+        assert!([401, 429].contains(&status), "{status}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    };
+    assert_eq!(sign_in(&client, &format!("/mcp?access_token={secret}&token={secret}"), &[]).await.0, 401);
+    assert_eq!(sign_in(&client, "/mcp", &[("authorization", "Bearer bhk_wrong")]).await.0, 401);
+
+    let of_session = [
+        known[0],
+        ("mcp-session-id", session.as_str()),
+        ("accept", "text/event-stream"),
+        ("mcp-protocol-version", "2025-06-18"),
+    ];
+    let mut stream = client.open(hyper::Method::GET, "/mcp", &of_session, "").await;
+    assert_eq!(stream.status, 200);
+    assert_eq!(key(&place, &["revoke", "ci"]).await.code, Some(0));
+    while stream.next_event().await.is_some() {}
+    assert_eq!(sign_in(&client, "/mcp", &known).await.0, 401);
+    assert_eq!(sign_in(&client, "/mcp", &[]).await.0, 401, "the last key is gone, and the door stays closed");
+    assert!(!gateway.stderr().contains(secret), "{}", gateway.stderr());
+    signal(&gateway, Signal::TERM);
+    assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
 }

@@ -7,6 +7,7 @@
     reason = "helpers of tests fail as tests do: with a panic that says where"
 )]
 
+mod access;
 mod asking;
 mod bounds;
 mod common;
@@ -15,12 +16,14 @@ mod door;
 mod example;
 mod keys;
 mod leaks;
+mod limits;
 mod memory;
 mod operations;
 mod questions;
 mod record;
 mod remote;
 mod restrictions;
+mod secrets;
 mod serve;
 mod talk;
 mod verbs;

@@ -17,14 +17,14 @@ use bridgehead_wire::held::{Budget, SMALL};
 use bridgehead_wire::{RpcError, code};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::Either;
+use futures_util::future::{Either, join_all};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
@@ -32,9 +32,11 @@ use tracing::{debug, warn};
 
 use super::Routes;
 use super::admission::{Activity, Admission, Member};
+use super::auth::Peer;
 use super::body::Counted;
+use super::listener::{Handshake, Socket, Tls};
 use super::reply::{self, Body, Reply};
-use super::workers::Workers;
+use super::workers::{Place, Workers};
 use crate::Backend;
 use crate::panics;
 
@@ -75,44 +77,152 @@ pub async fn serve<B: Backend>(
     workers: &Workers,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
+    let admission = Admission::new(most_connections(), Budget::process());
+    serve_tcp(listener, None, &routes, workers, &admission, &shutdown).await;
+    Ok(())
+}
+
+/// Serves all listeners of a gateway like [`serve`]. They share the places for connections.
+pub(crate) async fn serve_all<B: Backend>(
+    listeners: Vec<(Socket, Option<Tls>, Routes<B>)>,
+    workers: &Workers,
+    shutdown: &CancellationToken,
+) {
+    let admission = Admission::new(most_connections(), Budget::process());
+    let serving = listeners.into_iter().map(|(socket, tls, routes)| {
+        let admission = &admission;
+        async move {
+            match socket {
+                Socket::Tcp(listener, _) => {
+                    serve_tcp(listener, tls.as_ref(), &routes, workers, admission, shutdown).await;
+                }
+                Socket::Unix(listener, file) => {
+                    serve_unix(listener, &routes, workers, admission, shutdown).await;
+                    drop(file);
+                }
+            }
+        }
+    });
+    join_all(serving).await;
+}
+
+async fn serve_tcp<B: Backend>(
+    listener: TcpListener,
+    tls: Option<&Tls>,
+    routes: &Routes<B>,
+    workers: &Workers,
+    admission: &Arc<Admission>,
+    shutdown: &CancellationToken,
+) {
     let accept = async move || Ok(listener.accept().await?.0);
+    let ended = |panic| panics::ended(routes.backend(), panic);
     accept_all(
         "the HTTP front",
-        &Admission::new(most_connections(), Budget::process()),
+        admission,
         accept,
-        &shutdown,
-        |panic| panics::ended(routes.backend(), panic),
+        shutdown,
+        ended,
         |connections, stream: TcpStream, member| {
             // Answers are written whole; delaying them to send more at once (Nagle) only costs time.
             drop(stream.set_nodelay(true));
             let routes = routes.clone();
-            let place = workers.place();
-            match place.runtime.clone() {
-                None => {
-                    connections.spawn(async move {
-                        let _held = place;
-                        serve_one(stream, routes, member).await;
-                    });
-                }
-                // The stream leaves this thread's reactor and is registered with the other's.
-                Some(runtime) => match stream.into_std() {
-                    Ok(stream) => {
-                        let serving = async move {
-                            let _held = place;
-                            match TcpStream::from_std(stream) {
-                                Ok(stream) => serve_one(stream, routes, member).await,
-                                Err(error) => warn!(%error, "cannot hand a connection over"),
-                            }
-                        };
-                        connections.spawn_on(serving, &runtime);
-                    }
-                    Err(error) => warn!(%error, "cannot hand a connection over"),
-                },
+            match tls.map(Tls::acceptor) {
+                None => hand_over(connections, workers.place(), stream, |stream| {
+                    serve_one(stream, routes, member)
+                }),
+                Some(handshake) => hand_over(connections, workers.place(), stream, |stream| {
+                    serve_encrypted(stream, handshake, routes, member)
+                }),
             }
         },
     )
     .await;
-    Ok(())
+}
+
+async fn serve_unix<B: Backend>(
+    listener: UnixListener,
+    routes: &Routes<B>,
+    workers: &Workers,
+    admission: &Arc<Admission>,
+    shutdown: &CancellationToken,
+) {
+    let accept = async move || Ok(listener.accept().await?.0);
+    let ended = |panic| panics::ended(routes.backend(), panic);
+    accept_all(
+        "a Unix socket",
+        admission,
+        accept,
+        shutdown,
+        ended,
+        |connections, stream: UnixStream, member| {
+            let routes = routes.clone();
+            hand_over(connections, workers.place(), stream, |stream| serve_user(stream, routes, member));
+        },
+    )
+    .await;
+}
+
+/// A connection that can move from one thread's reactor to another's.
+trait Movable: Sized + Send + 'static {
+    type Std: Send + 'static;
+    fn leave(self) -> io::Result<Self::Std>;
+    fn enter(stream: Self::Std) -> io::Result<Self>;
+}
+
+impl Movable for TcpStream {
+    type Std = std::net::TcpStream;
+
+    fn leave(self) -> io::Result<Self::Std> {
+        self.into_std()
+    }
+
+    fn enter(stream: Self::Std) -> io::Result<Self> {
+        Self::from_std(stream)
+    }
+}
+
+impl Movable for UnixStream {
+    type Std = std::os::unix::net::UnixStream;
+
+    fn leave(self) -> io::Result<Self::Std> {
+        self.into_std()
+    }
+
+    fn enter(stream: Self::Std) -> io::Result<Self> {
+        Self::from_std(stream)
+    }
+}
+
+/// Serves a connection on the thread of its place.
+fn hand_over<S: Movable, F: Future<Output = ()> + Send + 'static>(
+    connections: &mut JoinSet<()>,
+    place: Place,
+    stream: S,
+    serve: impl FnOnce(S) -> F + Send + 'static,
+) {
+    match place.runtime.clone() {
+        None => {
+            let serving = serve(stream);
+            connections.spawn(async move {
+                let _held = place;
+                serving.await;
+            });
+        }
+        // The stream leaves this thread's reactor and is registered with the other's.
+        Some(runtime) => match stream.leave() {
+            Ok(stream) => {
+                let serving = async move {
+                    let _held = place;
+                    match S::enter(stream) {
+                        Ok(stream) => serve(stream).await,
+                        Err(error) => warn!(%error, "cannot hand a connection over"),
+                    }
+                };
+                connections.spawn_on(serving, &runtime);
+            }
+            Err(error) => warn!(%error, "cannot hand a connection over"),
+        },
+    }
 }
 
 /// Accepts until `shutdown`, and returns when every connection has ended. A connection is a member of `admission` for as
@@ -197,11 +307,46 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
 }
 
 async fn serve_one<B: Backend>(stream: TcpStream, routes: Routes<B>, member: Member) {
-    let peer = match (stream.peer_addr(), stream.local_addr()) {
-        (Ok(peer), Ok(ours)) => routes.meet(peer, ours),
-        // The client is gone already.
-        _ => return,
+    // Without addresses the client is gone already.
+    if let Some(peer) = met(&stream, &routes) {
+        converse(stream, peer, routes, member).await;
+    }
+}
+
+/// The same after a handshake. A connection counts as unused until its first request, so it may have to make way before.
+async fn serve_encrypted<B: Backend>(
+    stream: TcpStream,
+    handshake: Handshake,
+    routes: Routes<B>,
+    member: Member,
+) {
+    let Some(peer) = met(&stream, &routes) else { return };
+    let shaken = tokio::select! {
+        biased;
+        _ = member.activity.ended() => return,
+        shaken = handshake.with(stream) => shaken,
     };
+    match shaken {
+        Ok(stream) => converse(stream, peer, routes, member).await,
+        Err(error) => debug!(%error, "a TLS handshake failed"),
+    }
+}
+
+/// Serves a connection over a Unix socket, whose user the kernel names.
+async fn serve_user<B: Backend>(stream: UnixStream, routes: Routes<B>, member: Member) {
+    let user = stream.peer_cred().ok().map(|user| user.uid());
+    let peer = routes.meet_user(user);
+    converse(stream, peer, routes, member).await;
+}
+
+fn met<B: Backend>(stream: &TcpStream, routes: &Routes<B>) -> Option<Peer> {
+    Some(routes.meet(stream.peer_addr().ok()?, stream.local_addr().ok()?))
+}
+
+async fn converse<B: Backend, S>(stream: S, peer: Peer, routes: Routes<B>, member: Member)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let head_within = routes.head_within();
     let answer = move |request| {
         let routes = routes.clone();

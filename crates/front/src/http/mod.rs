@@ -12,6 +12,7 @@ mod connection;
 mod cors;
 mod headers;
 mod legacy;
+mod listener;
 mod modern;
 mod post;
 mod quota;
@@ -42,6 +43,10 @@ pub use auth::{
     Authenticating, Authenticator, LocalRule, LocalUser, Peer, PeerUser, Refusal, authenticator, bearer_token,
 };
 pub use connection::serve;
+pub(crate) use connection::serve_all;
+pub use listener::{
+    BindError, Listeners, MakeAuthenticator, Reached, TlsError, bind, listener_authenticator,
+};
 pub use reply::Body;
 pub use workers::Workers;
 
@@ -82,7 +87,7 @@ pub fn router<B: Backend>(
     authenticator: Box<dyn Authenticator>,
     shutdown: CancellationToken,
 ) -> Routes<B> {
-    routes(backend, settings, Guard::new(settings, authenticator), shutdown)
+    routes(backend, settings, Guard::new(settings, Some(settings.listen), authenticator), shutdown)
 }
 
 /// The routes of the control socket, where everybody is the gateway's own user.
@@ -152,6 +157,27 @@ impl<B> std::fmt::Debug for Routes<B> {
 }
 
 impl<B: Backend> Routes<B> {
+    /// The same routes for another listener, at `listen` or at a Unix socket, with its own authenticator. Everything else is
+    /// shared: sessions, limits, the operators' API.
+    #[must_use]
+    pub(crate) fn beside(
+        &self,
+        settings: &HttpSettings,
+        listen: Option<SocketAddr>,
+        authenticator: Box<dyn Authenticator>,
+    ) -> Self {
+        let own = &self.0;
+        Self(Arc::new(Front {
+            backend: own.backend.clone(),
+            guard: Arc::new(Guard::new(settings, listen, authenticator)),
+            sessions: Arc::clone(&own.sessions),
+            stateless: Arc::clone(&own.stateless),
+            shutdown: own.shutdown.clone(),
+            api: own.api.clone(),
+            ..**own
+        }))
+    }
+
     /// Serves the operators' API too, to holders of its token or of the front's.
     #[must_use]
     pub fn with_api(self, api: Api) -> Self {
@@ -177,6 +203,11 @@ impl<B: Backend> Routes<B> {
     /// Finds out who connects.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
         self.0.guard.meet(peer, ours)
+    }
+
+    /// Judges who connects over a Unix socket.
+    pub(crate) fn meet_user(&self, user: Option<u32>) -> Peer {
+        self.0.guard.meet_user(user)
     }
 
     /// The backend behind these routes.

@@ -25,14 +25,9 @@ pub(super) fn challenged(guard: &Guard, error: &RpcError, answer: Answer) -> Ans
     }
 }
 
-/// All scopes that a call needs, if the gateway refused it because one is missing.
+/// All scopes that a call needs, if the gateway refused it because one is missing. An upstream that says
+/// the same does not ask for scopes here.
 fn missing_scope(error: &RpcError) -> Option<String> {
-    let data = Object::parse(&error.data()?).ok()?;
-    let is = |name: &str, value: &str| {
-        data.get(name).is_some_and(|found| found.to_text().as_deref() == Some(value))
-    };
-    if !(is("source", "gateway") && is("code", Code::InsufficientScope.as_str())) {
-        return None;
-    }
-    data.get("scope")?.to_text()
+    error.failure().filter(|failure| failure.code == Code::InsufficientScope)?;
+    Object::parse(&error.data()?).ok()?.get("scope")?.to_text()
 }

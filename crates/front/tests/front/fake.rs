@@ -155,14 +155,18 @@ impl Fake {
                 panic!("a panic at `call`");
             }
             "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
-            "limited" => Err(limited("gateway").of_failure(Failure {
+            "limited" => Err(limited().of_failure(Failure {
                 code: Code::RateLimited,
                 retry_after: Some(std::time::Duration::from_millis(1500)),
                 quota: None,
             })),
-            "limited_upstream" => Err(limited("gateway")),
-            "scoped" => Err(missing_scope("gateway")),
-            "scoped_upstream" => Err(missing_scope("server")),
+            "limited_upstream" => Err(limited()),
+            "scoped" => Err(missing_scope().of_failure(Failure {
+                code: Code::InsufficientScope,
+                retry_after: None,
+                quota: None,
+            })),
+            "scoped_upstream" => Err(missing_scope()),
             "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
             "upstream_no_method" => Err(RpcError::new(code::METHOD_NOT_FOUND, "upstream says so")),
             _ => Err(RpcError::new(code::INVALID_PARAMS, "unknown tool")),
@@ -174,14 +178,14 @@ impl Fake {
 }
 
 /// The error of a call that is one too many.
-fn limited(source: &str) -> RpcError {
-    let data = serde_json::json!({"source": source, "code": "RATE_LIMITED", "retryAfterMs": 1500});
+fn limited() -> RpcError {
+    let data = serde_json::json!({"source": "gateway", "code": "RATE_LIMITED", "retryAfterMs": 1500});
     RpcError::with_data(code::INTERNAL_ERROR, "too many", &data)
 }
 
 /// The error of a call whose credential lacks scopes.
-fn missing_scope(source: &str) -> RpcError {
-    let data = serde_json::json!({"source": source, "code": "INSUFFICIENT_SCOPE", "scope": "read write"});
+fn missing_scope() -> RpcError {
+    let data = serde_json::json!({"source": "gateway", "code": "INSUFFICIENT_SCOPE", "scope": "read write"});
     RpcError::with_data(code::INTERNAL_ERROR, "a scope is missing", &data)
 }
 
@@ -226,12 +230,12 @@ impl Backend for Fake {
         if tool == "echo" { self.headers.clone() } else { Arc::new([]) }
     }
 
-    fn serves(&self, _era: Era, method: &Method) -> bool {
+    fn serves(&self, _principal: &Principal, _era: Era, method: &Method) -> bool {
         self.panic_at("serves");
         matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
     }
 
-    fn feed(&self, session: &Session) -> Feed {
+    fn feed(&self, _principal: &Principal, session: &Session) -> Feed {
         self.panic_at("feed");
         session.feed_or(|number| self.feeds.open_session(number))
     }

@@ -13,6 +13,7 @@ mod fake;
 mod guarded;
 mod limits;
 mod lines;
+mod listeners;
 mod modern;
 mod panics;
 mod principals;

@@ -227,8 +227,12 @@ async fn an_issuer_that_is_down() {
     gate.advance(5);
     assert_eq!(gate.bearer(&fresh(2)).await.as_deref(), Ok("corp/ada"), "a token asks for the keys again");
     assert_eq!(gate.credentials.issuer_problems(), []);
+    let asked = issuer.asked("/jwks");
+    gate.advance(15 * 60 - 1);
+    gate.credentials.issuers.refresh_due().await;
+    assert_eq!(issuer.asked("/jwks"), asked, "fresh keys are not asked for");
     issuer.stop().await;
-    gate.advance(15 * 60);
+    gate.advance(1);
     gate.credentials.issuers.refresh_due().await;
     assert!(!gate.credentials.issuer_problems().is_empty());
     assert_eq!(gate.bearer(&fresh(3)).await.as_deref(), Ok("corp/ada"), "old keys stay in use");
@@ -325,4 +329,43 @@ async fn required_scopes() {
     let mut settings = corp(&issuer, |_| {});
     settings.step_up = StepUp::InBand;
     assert_eq!(Gate::new(&settings).door.step_up("a"), None);
+}
+
+/// ACC-2: each issuer's tokens follow its own rules; metadata is found behind a path, and served to old clients if that is asked for.
+#[tokio::test]
+async fn issuers_are_separate() {
+    let (one, two) = (TestIssuer::start().await, TestIssuer::start().await);
+    let (first, second) = (Signer::new("one", Algorithm::ES256), Signer::new("two", Algorithm::ES256));
+    one.publish(&[&first]);
+    two.publish(&[&second]);
+    let realm = format!("{}/realms/a", two.url);
+    let document = json!({"issuer": realm, "jwks_uri": format!("{}/jwks", two.url)});
+    two.page("/realms/a/.well-known/openid-configuration", &document);
+    let mut settings = corp(&one, |issuer| {
+        issuer.audiences = vec!["api-one".to_owned()];
+        issuer.jwks = Some(format!("{}/jwks", one.url).parse().unwrap());
+    });
+    let mut known = Issuer::new("realm", &realm);
+    known.audiences = vec!["api-two".to_owned()];
+    settings.issuers.push(known);
+    settings.legacy_discovery = true;
+    let gate = started(&settings).await;
+    let of_two = |audience: &str| json!({"iss": realm, "aud": audience, "sub": "ada", "exp": NOW + 60});
+    assert_eq!(
+        gate.bearer(&first.sign(&claims(&one, &json!({"aud": "api-one"})))).await.as_deref(),
+        Ok("corp/ada")
+    );
+    assert_eq!(gate.bearer(&second.sign(&of_two("api-two"))).await.as_deref(), Ok("realm/ada"));
+    Gate::is_refused(&gate.bearer(&second.sign(&of_two("api-one"))).await, 401, "invalid_token");
+    Gate::is_refused(&gate.bearer(&first.sign(&of_two("api-two"))).await, 401, "invalid_token");
+    Gate::is_refused(&gate.bearer(&second.sign(&claims(&one, &json!({})))).await, 401, "invalid_token");
+
+    let served: Value = serde_json::from_slice(&gate.door.issuer_metadata().unwrap()).unwrap();
+    assert_eq!(served["issuer"], json!(one.url));
+    assert_eq!(one.asked("/.well-known/openid-configuration"), 1);
+    gate.credentials.issuers.refresh_due().await;
+    assert_eq!(one.asked("/.well-known/openid-configuration"), 1);
+    settings.legacy_discovery = false;
+    let gate = started(&settings).await;
+    assert!(gate.door.issuer_metadata().is_none());
 }

@@ -16,7 +16,8 @@ use crate::Token;
 
 /// The rules of one endpoint.
 pub(crate) struct Guard {
-    listen: SocketAddr,
+    /// Its address; `None` at a Unix socket.
+    listen: Option<SocketAddr>,
     /// Its text, the `Host` of nearly all requests: it needs no parsing.
     listen_text: String,
     /// Whether no browser reaches the endpoint, so that neither `Host` nor `Origin` says anything.
@@ -39,16 +40,22 @@ fn bad_origin() -> Refusal {
 }
 
 impl Guard {
-    pub(crate) fn new(settings: &HttpSettings, authenticator: Box<dyn Authenticator>) -> Self {
+    /// The rules of an endpoint at `listen`, or at a Unix socket. No browser opens a socket, and a proxy that forwards to one
+    /// chooses the `Host` itself: there the `Origin` alone counts.
+    pub(crate) fn new(
+        settings: &HttpSettings,
+        listen: Option<SocketAddr>,
+        authenticator: Box<dyn Authenticator>,
+    ) -> Self {
         let hosts = settings.allowed_hosts.iter().filter_map(|host| {
             let (name, port) = split_authority(host)?;
             Some((name.to_ascii_lowercase(), port))
         });
         Self {
-            listen: settings.listen,
-            listen_text: settings.listen.to_string(),
+            listen,
+            listen_text: listen.map(|listen| listen.to_string()).unwrap_or_default(),
             unreachable: false,
-            any_host: settings.allowed_hosts.iter().any(|host| host == "*"),
+            any_host: listen.is_none() || settings.allowed_hosts.iter().any(|host| host == "*"),
             hosts: hosts.collect(),
             any_origin: settings.allowed_origins.iter().any(|origin| origin == "*"),
             origins: settings.allowed_origins.clone(),
@@ -62,12 +69,17 @@ impl Guard {
         let any = || vec!["*".to_owned()];
         let settings =
             HttpSettings { allowed_hosts: any(), allowed_origins: any(), ..HttpSettings::default() };
-        Self { unreachable: true, ..Self::new(&settings, authenticator(&settings, None)) }
+        Self { unreachable: true, ..Self::new(&settings, None, authenticator(&settings, None)) }
     }
 
     /// Finds out who connects, once for all requests of the connection.
     pub(crate) fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> Peer {
         Peer { address: Some(peer.ip().to_canonical()), user: self.authenticator.meet(peer, ours) }
+    }
+
+    /// The same for a connection over a Unix socket.
+    pub(crate) fn meet_user(&self, user: Option<u32>) -> Peer {
+        Peer { address: None, user: self.authenticator.meet_user(user) }
     }
 
     /// The authenticator of the endpoint.
@@ -132,7 +144,7 @@ impl Guard {
             text == self.listen_text
                 || split_authority(text).is_some_and(|(name, port)| {
                     is_loopback(name)
-                        || ip(name) == Some(self.listen.ip())
+                        || self.listen.is_some_and(|listen| ip(name) == Some(listen.ip()))
                         || self.hosts.iter().any(|(known, wanted)| {
                             name.eq_ignore_ascii_case(known) && (wanted.is_none() || *wanted == port)
                         })
@@ -147,6 +159,10 @@ impl Guard {
         }
     }
 
+    fn is_loopback(&self) -> bool {
+        self.listen.is_some_and(|listen| listen.ip().is_loopback())
+    }
+
     fn origin(&self, headers: &HeaderMap, host: Option<&str>) -> Result<(), Refusal> {
         let mut values = headers.get_all(header::ORIGIN).iter();
         let Some(value) = values.next() else { return Ok(()) };
@@ -159,7 +175,7 @@ impl Guard {
                 let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
                 let name = authority.and_then(split_authority).map(|(name, _)| name);
                 self.origins.iter().any(|known| known == origin)
-                    || (self.listen.ip().is_loopback() && name.is_some_and(is_loopback))
+                    || (self.is_loopback() && name.is_some_and(is_loopback))
                     // A page of the same host that was just admitted by name.
                     || authority.zip(host).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
             });
@@ -210,7 +226,7 @@ mod tests {
             ..HttpSettings::default()
         };
         let token = token.map(|token| Token::new("token", Secret::new(token)));
-        Guard::new(&settings, authenticator(&settings, token))
+        Guard::new(&settings, Some(settings.listen), authenticator(&settings, token))
     }
 
     fn ask(guard: &Guard, target: &str, headers: &[(&str, &str)]) -> Result<String, u16> {
