@@ -39,6 +39,7 @@
 mod authenticator;
 pub mod keys;
 pub mod limits;
+pub mod policy;
 pub mod tokens;
 
 pub use authenticator::{Credentials, FailedSignIns, Means};

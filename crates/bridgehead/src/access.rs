@@ -8,13 +8,15 @@ use std::sync::{Arc, OnceLock};
 
 #[cfg(feature = "config-files")]
 use bridgehead_config::Config;
-use bridgehead_config::{AuthSettings, HttpSettings, ListenerAuth};
+use bridgehead_config::{AuthSettings, HttpSettings, LimitRule, ListenerAuth, PolicyRule};
 use bridgehead_front::{Authenticator, LocalUser, Operators, Token};
-use bridgehead_gateway::{AdminEvent, Gateway, Principal, admin};
+use bridgehead_gateway::{AdminEvent, Authorizer, Gateway, Limiter, Principal, admin};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
+pub use bridgehead_access::limits::{BudgetRecord, Costs, LimitError, Limits};
+pub use bridgehead_access::policy::{Explanation, Policy, PolicyError};
 pub use bridgehead_access::{Credentials, Fetch, HttpFetch, Means, keys};
 
 use crate::Clock;
@@ -24,14 +26,37 @@ use crate::Clock;
 pub struct AccessSettings {
     /// Who is admitted, and as whom.
     pub auth: AuthSettings,
+    /// Who may use what; empty if everybody who is admitted may use everything.
+    pub policy: Vec<PolicyRule>,
+    /// How much each principal may do.
+    pub limits: Vec<LimitRule>,
+    /// What calls take from a budget.
+    pub costs: Costs,
 }
 
 impl AccessSettings {
     /// Those of a configuration.
     #[cfg(feature = "config-files")]
     pub fn configured(config: &Config) -> Self {
-        Self { auth: config.auth.clone() }
+        Self {
+            auth: config.auth.clone(),
+            policy: config.policy.clone(),
+            limits: config.limits.clone(),
+            costs: Costs::of(&config.servers),
+        }
     }
+}
+
+/// Why access could not be set up, or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A rule cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A limit cannot be used.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
 }
 
 /// Decides who may call, what each may use and how much. Clones share it.
@@ -40,6 +65,8 @@ pub struct Access(Arc<Inner>);
 
 struct Inner {
     auth: AuthSettings,
+    policy: Arc<Policy>,
+    limits: Arc<Limits>,
     clock: Arc<dyn Clock>,
     /// Made when the first endpoint opens.
     credentials: OnceLock<Arc<Credentials>>,
@@ -52,10 +79,36 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Takes the settings; nothing is read before the server starts.
-    pub fn new(settings: AccessSettings, clock: Arc<dyn Clock>) -> Self {
-        let AccessSettings { auth } = settings;
-        Self(Arc::new(Inner { auth, clock, credentials: OnceLock::new() }))
+    /// Compiles the rules, and counts what was spent today. Budgets need `record`. Keys are read when the server starts.
+    ///
+    /// # Errors
+    /// If a rule or a limit cannot be used.
+    pub fn new(
+        settings: AccessSettings,
+        clock: Arc<dyn Clock>,
+        record: Option<BudgetRecord>,
+    ) -> Result<Self, AccessError> {
+        let AccessSettings { auth, policy, limits, costs } = settings;
+        Ok(Self(Arc::new(Inner {
+            auth,
+            policy: Arc::new(Policy::new(policy)?),
+            limits: Arc::new(Limits::new(limits, costs, Arc::clone(&clock), record)?),
+            clock,
+            credentials: OnceLock::new(),
+        })))
+    }
+
+    /// The rules.
+    pub fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    pub(crate) fn authorizer(&self) -> Arc<dyn Authorizer> {
+        Arc::clone(&self.0.policy) as Arc<dyn Authorizer>
+    }
+
+    pub(crate) fn limiter(&self) -> Arc<dyn Limiter> {
+        Arc::clone(&self.0.limits) as Arc<dyn Limiter>
     }
 
     /// Whether a caller without credentials is refused, unless a listener is open.
@@ -80,7 +133,7 @@ impl Access {
             None => {
                 let means = Means {
                     token,
-                    scopes: Vec::new(),
+                    scopes: self.0.policy.scopes(),
                     clock: Arc::clone(&self.0.clock),
                     fetch: Arc::new(HttpFetch),
                 };
@@ -113,10 +166,22 @@ impl Access {
         Some(AbortOnDropHandle::new(tokio::spawn(run)))
     }
 
-    /// Applies changed keys to a running server.
-    pub fn apply(&self, settings: AccessSettings) {
+    /// Applies changed rules, limits and keys to a running gateway. Returns whether the rules say something else than before.
+    ///
+    /// # Errors
+    /// If a rule or a limit cannot be used. Then nothing changes.
+    pub fn apply(&self, settings: AccessSettings, gateway: &Gateway) -> Result<bool, AccessError> {
+        let AccessSettings { auth, policy, limits, costs } = settings;
+        // Compiled first, so that a rule that cannot be used changes nothing.
+        Policy::new(policy.clone())?;
+        self.0.limits.reload(limits, costs)?;
+        let changed = self.0.policy.replace(policy)?;
         if let Some(credentials) = self.0.credentials.get() {
-            credentials.set_keys(settings.auth.keys);
+            credentials.set_keys(auth.keys);
         }
+        if changed {
+            gateway.policy_changed();
+        }
+        Ok(changed)
     }
 }

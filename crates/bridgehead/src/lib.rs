@@ -60,6 +60,8 @@ mod handlers;
 mod helper;
 #[cfg(feature = "server")]
 mod running;
+#[cfg(all(feature = "bridge", feature = "config-files"))]
+mod secret_commands;
 #[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "tools")]
@@ -111,6 +113,8 @@ pub use handlers::Signal;
 pub use helper::main_if_asked;
 #[cfg(feature = "server")]
 pub use running::{DRAIN, Ending, RunError, Running};
+#[cfg(all(feature = "bridge", feature = "config-files"))]
+pub use secret_commands::secret_commands;
 #[cfg(feature = "server")]
 pub use server::{Server, ServerOptions, StartError};
 #[cfg(feature = "server")]

@@ -146,6 +146,8 @@ impl ServerOptions {
     /// Decides who may call over HTTP, what each may use and how much. It replaces the authorizer, the limiter and the sign-in.
     #[cfg(feature = "access")]
     pub fn access(mut self, access: Access) -> Self {
+        self.gateway.authorizer = Some(access.authorizer());
+        self.gateway.limiter = Some(access.limiter());
         self.access = Some(access.clone());
         self.sign_in(move |settings, auth, token| access.authenticator(settings, auth, token))
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use self::store::open;
+pub(crate) use self::store::{folder, open};
 use super::exit::Exit;
 use super::world::World;
 use super::{Chosen, output};
@@ -56,11 +56,11 @@ pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
         // A proof is checked without the record, so no configuration is needed.
         return told(verify::verify_proof(proof, audit.json));
     }
-    let settings = match world.configuration(audit.chosen.config.as_deref()) {
+    let settings = match world.without_secrets(audit.chosen.config.as_deref()) {
         Ok(config) => config.audit,
         Err(error) => return output::configuration_error(&error, audit.json),
     };
-    let archive = match audit.folder.clone().or_else(|| store::folder(&settings, world)) {
+    let archive = match audit.folder.clone().or_else(|| folder(&settings, world)) {
         Some(folder) => store::archive(folder),
         None => {
             output::talk(

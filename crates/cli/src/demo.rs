@@ -92,11 +92,11 @@ impl Backend for Demo {
         Arc::new([])
     }
 
-    fn serves(&self, _era: Era, method: &Method) -> bool {
+    fn serves(&self, _principal: &Principal, _era: Era, method: &Method) -> bool {
         matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
     }
 
-    fn feed(&self, session: &Session) -> Feed {
+    fn feed(&self, _principal: &Principal, session: &Session) -> Feed {
         session.feed_or(|number| self.feeds.open_session(number))
     }
 }

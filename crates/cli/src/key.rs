@@ -139,8 +139,8 @@ impl<'a> Place<'a> {
         if let Some(path) = &keys.keys_file {
             return Ok(Self { file: KeysFile::new(path), config: None, world });
         }
-        let config = world.configured(keys.chosen.config.as_deref(), keys.wants_json()).inspect_err(|_| {
-            output::talk("hint: --keys-file FILE works without the configuration, for a key that its rules wait for");
+        let config = world.for_keys(keys.chosen.config.as_deref(), keys.wants_json()).inspect_err(|_| {
+            output::talk("hint: --keys-file FILE works without the configuration");
         })?;
         let Some(path) = config.auth.keys_file.clone() else {
             output::talk(

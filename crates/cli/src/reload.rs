@@ -98,6 +98,10 @@ impl Reloading {
                 warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
                 Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
             }
+            Ok(config) if let Some(message) = self.change_access(&config) => {
+                warn!(reason = message, "the new configuration cannot be used; the old one stays in effect");
+                Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
+            }
             Ok(config) => {
                 let needs_restart = needs_restart(&self.config, &config);
                 for setting in &needs_restart {
@@ -106,10 +110,9 @@ impl Reloading {
                 let report = self.gateway.reload(config.servers.clone()).await;
                 // Settings that need a restart stay different until they are applied or reverted.
                 self.config.servers.clone_from(&config.servers);
-                if let Some(access) = &self.access {
-                    access.apply(AccessSettings::configured(&config));
-                    self.config.auth.keys.clone_from(&config.auth.keys);
-                }
+                self.config.policy.clone_from(&config.policy);
+                self.config.limits.clone_from(&config.limits);
+                self.config.auth.keys.clone_from(&config.auth.keys);
                 // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
@@ -128,6 +131,13 @@ impl Reloading {
 }
 
 impl Reloading {
+    /// Applies rules, limits and keys; returns why they cannot be used.
+    fn change_access(&self, config: &Config) -> Option<String> {
+        let access = self.access.as_ref()?;
+        let applied = access.apply(AccessSettings::configured(config), &self.gateway);
+        applied.err().map(|error| error.to_string())
+    }
+
     /// A confined server of `config` that could call this gateway.
     fn exposed(&self, config: &Config) -> Option<Exposed> {
         let served = self.http && self.config.gateway.mode != Mode::Minimal;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead::access::{Access, AccessSettings};
+use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
+use bridgehead::audit::Archive;
 use bridgehead::config::{Launch, Source, TokenSource};
 use bridgehead::{Config, Control, HttpSettings, Server, SystemClock, Transport};
 use bridgehead_front::ENDPOINT;
@@ -112,7 +113,13 @@ async fn serve_until_end(
     if let Some(record) = &record {
         options = options.audit(record.sink.clone()).also_recorded(config.audit.methods.clone());
     }
-    let access = access(&config);
+    let access = match access(&config, world, record.is_some()) {
+        Ok(access) => access,
+        Err(error) => {
+            output::talk(&format!("error: {error}"));
+            return Exit::Configuration;
+        }
+    };
     if let Some(access) = &access {
         options = options.access(access.clone());
     }
@@ -175,9 +182,14 @@ async fn serve_until_end(
 }
 
 /// Who may call, what each may use and how much. Only our own format can say so.
-fn access(config: &Config) -> Option<Access> {
-    let written = matches!(config.source, Source::Toml(_));
-    written.then(|| Access::new(AccessSettings::configured(config), Arc::new(SystemClock::default())))
+fn access(config: &Config, world: &World, recorded: bool) -> Result<Option<Access>, AccessError> {
+    let Source::Toml(path) = &config.source else { return Ok(None) };
+    let folder = audit::folder(&config.audit, world).filter(|_| recorded);
+    let record = folder.map(|folder| BudgetRecord {
+        archive: Archive::in_folder(folder),
+        configuration: std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
+    });
+    Access::new(AccessSettings::configured(config), Arc::new(SystemClock::default()), record).map(Some)
 }
 
 /// The absolute path of the configuration file.

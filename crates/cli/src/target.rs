@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bridgehead::config::Secret;
+use bridgehead::config::{ConfigError, Diagnostic, Secret};
 use bridgehead::control::Instance;
 use bridgehead::{Config, Gateway, Principal, Signal};
 use bridgehead_gateway::{
@@ -83,12 +83,24 @@ impl Target {
                 Exit::Usage
             });
         }
-        let mut config = world.configured(place.chosen.config.as_deref(), as_json)?;
+        // Secrets are read only if servers start here.
+        let explicit = place.chosen.config.as_deref();
+        let refused = |error: ConfigError| output::configuration_error(&error, as_json);
+        let mut config = world.without_secrets(explicit).map_err(refused)?;
+        output::show(&config.warnings);
         if !place.fresh
             && let Some(instance) = serving(&config, world).await
         {
             debug!(instance = instance.instance, pid = instance.pid, "using the running gateway");
             return Ok(Self::Running(Remote::at_socket(&instance), Box::new(instance)));
+        }
+        if config.secrets.used {
+            let complete = world.with_secrets(explicit, &config).map_err(refused)?;
+            let told =
+                |warning: &Diagnostic| config.warnings.iter().any(|told| told.message == warning.message);
+            let more: Vec<_> = complete.warnings.iter().filter(|warning| !told(warning)).cloned().collect();
+            output::show(&more);
+            config = complete;
         }
         note_demo(&config);
         if let Some(tool) = tool {

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use bridgehead::Config;
 use bridgehead::config::environment::PARENTS;
 use bridgehead::config::{
     ConfigError, Diagnostic, Environment, Found, Launch, Origin, ServerConfig, Source, Stdio, load,
     load_text, locate, read_text,
 };
+use bridgehead::{Config, secret_commands};
 use bridgehead_wire::Redactor;
 
 use sha2::{Digest, Sha256};
@@ -69,7 +69,7 @@ impl World {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         Ok(Self {
-            environment: Environment::read(variables.clone())?,
+            environment: Environment::read(variables.clone())?.running(secret_commands(variables.clone())),
             trust: Trust::of(&variables),
             variables,
             folder: std::env::current_dir().unwrap_or_default(),
@@ -77,14 +77,51 @@ impl World {
         })
     }
 
-    /// The configuration, or the demo if there is none. Says which file is used. Its warnings are not shown yet.
+    /// The configuration, or the demo if there is none. Says which file is used. Its warnings are not shown yet. Reads secret
+    /// files and runs the commands of `[secrets]`.
     pub(crate) fn configuration(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
-        let candidates = locate(explicit, &self.environment, &self.folder)?;
+        self.read_configuration(explicit, &self.environment)
+    }
+
+    /// The configuration with its secrets left out, for verbs that start no server of it.
+    pub(crate) fn without_secrets(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
+        self.read_configuration(explicit, &self.environment.clone().without_secrets())
+    }
+
+    /// The configuration for verbs that make and revoke keys: its secrets are left out, and its rules may name keys that do not
+    /// exist. Also shows errors and warnings.
+    pub(crate) fn for_keys(&self, explicit: Option<&Path>, as_json: bool) -> Result<Config, Exit> {
+        let environment = self.environment.clone().without_secrets().making_keys();
+        let config = self
+            .read_configuration(explicit, &environment)
+            .map_err(|error| output::configuration_error(&error, as_json))?;
+        output::show(&config.warnings);
+        Ok(config)
+    }
+
+    /// Reads the file of `config`, which was read without its secrets, again with them.
+    pub(crate) fn with_secrets(
+        &self,
+        explicit: Option<&Path>,
+        config: &Config,
+    ) -> Result<Config, ConfigError> {
+        self.again(explicit, config).map_err(|error| match error {
+            NotReloaded::Wrong(error) => error,
+            other => Diagnostic::error(other.to_string()).into(),
+        })
+    }
+
+    fn read_configuration(
+        &self,
+        explicit: Option<&Path>,
+        environment: &Environment,
+    ) -> Result<Config, ConfigError> {
+        let candidates = locate(explicit, environment, &self.folder)?;
         let mut passed_over = Vec::new();
         for found in candidates {
             let text = read_text(&found.path, &self.folder)?;
             if found.origin != Origin::Folder || self.agreed(&found, &text)? {
-                let config = load_text(&found.path, text, &self.environment, &self.folder)?;
+                let config = load_text(&found.path, text, environment, &self.folder)?;
                 output::talk(&format!("configuration: {}", self.folder.join(&found.path).display()));
                 return Ok(config);
             }
@@ -99,7 +136,7 @@ impl World {
             );
             return Err(Diagnostic::error(message).help(help).into());
         }
-        let mut config = load(None, &self.environment, &self.folder)?;
+        let mut config = load(None, environment, &self.folder)?;
         if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
             let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
             config.servers.push(ServerConfig::new(name, launch, &config.gateway));
@@ -145,8 +182,14 @@ impl World {
 
     /// Shows what would run and asks the user; `None` if there was no answer.
     fn ask(&self, found: &Found, text: &[u8]) -> Result<Option<bool>, ConfigError> {
-        let config = load_text(&found.path, text.to_vec(), &self.environment, &self.folder)?;
+        // Nobody has agreed to it yet, so it runs nothing.
+        let environment = self.environment.clone().without_secrets();
+        let config = load_text(&found.path, text.to_vec(), &environment, &self.folder)?;
         output::talk(&format!("`{}` lies in the current folder. It would run:", found.path.display()));
+        for (name, words) in &config.secrets.commands {
+            let what = Redactor::default().text(&words.join(" ")).into_owned();
+            output::talk(&format!("  {}", one_line(&format!("{name}, for a secret: {what}"), 400)));
+        }
         for server in &config.servers {
             output::talk(&format!("  {}", shown(server)));
         }

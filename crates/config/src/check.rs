@@ -11,6 +11,7 @@ mod listeners;
 mod reach;
 mod rules;
 mod sandbox;
+mod secrets;
 mod server;
 
 pub(crate) use client::{SERVER_MAPS, client};
@@ -27,12 +28,16 @@ use self::rules::Known;
 use crate::access::{ApiKey, OWN_SERVER};
 use crate::configuration::{Config, Source};
 use crate::environment::{Environment, is_bearer_token};
+use crate::interpolate::{Reference, Refusal};
 use crate::keys::KeyTable;
 use crate::mask::{has_random, is_variable_name};
 use crate::secret::Secret;
+use crate::secrets::Secrets;
 use crate::section::{Findings, Section};
 use crate::server::{Queue, ServerName};
-use crate::settings::{GatewaySettings, HttpSettings, LocalUsers, Prefix, ResourceUris, TokenSource};
+use crate::settings::{
+    GatewaySettings, HttpSettings, LocalUsers, Prefix, ResourceUris, SecretSettings, TokenSource,
+};
 use crate::tree::{Entry, Node, Span, Value};
 
 /// The file's surroundings: environment and folders.
@@ -43,15 +48,28 @@ pub(crate) struct World<'w> {
     pub(crate) base: &'w Path,
     /// The folder in which servers without a `cwd` run.
     pub(crate) cwd: &'w Path,
+    /// The secrets that its values may refer to; `None` for a client's file, whose values refer to none.
+    pub(crate) secrets: Option<&'w Secrets>,
+}
+
+impl World<'_> {
+    /// What a reference to a secret stands for.
+    fn secret(self, reference: &Reference) -> Result<String, Refusal> {
+        let Some(secrets) = self.secrets else { return Err(Refusal::OnlyInOurs(reference.kind())) };
+        secrets.get(reference, self.environment, self.base)
+    }
 }
 
 /// Checks a native file.
 pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
     let Value::Table(entries) = &root.value else { return Config::demo() };
     let root = Section::read(KeyTable::Root, entries, findings);
+    let (settings, secrets) = secrets::read(&root, findings);
+    let world = World { secrets: Some(&secrets), ..world };
     let mut gateway = gateway(&Section::read(KeyTable::Gateway, root.table("gateway"), findings), findings);
     let door = Section::read(KeyTable::Http, root.table("http"), findings);
     let mut http = http(&door, world, findings);
+    http.allow_group_read = settings.allow_group_read;
     let bounds = Section::read(KeyTable::Bounds, root.table("limits"), findings);
     http.head_within = duration(&bounds, "head_ms", http.head_within);
     gateway.held_bytes = bytes(&bounds, "held_mb", gateway.held_bytes);
@@ -85,13 +103,20 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             }
         }
     }
-    let known = Known::new(&auth, root.table("servers").iter().map(|entry| entry.key.as_str()));
+    let names = root.table("servers").iter().map(|entry| entry.key.as_str());
+    let known = Known::new(&auth, names, world.environment);
     let policy = rules::policy(&root, &known, findings);
     let limits = rules::limits(&bounds, audit.store, &known, findings);
     if root.mentions("policy") || bounds.mentions("rules") {
         reserve_own_name(root.table("servers"), findings);
     }
-    let besides = Besides { http: &http, audit: &audit, keys_file: auth.keys_file.as_deref() };
+    let besides = Besides {
+        http: &http,
+        audit: &audit,
+        keys_file: auth.keys_file.as_deref(),
+        secret_files: &secrets.files(),
+        secret_commands: &settings.commands,
+    };
     reach::settle(&mut placed, besides, world, findings);
     let servers = placed.into_iter().map(|one| one.server).collect();
     let source = Source::Toml(findings.source.path.clone());
@@ -103,6 +128,7 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
         auth,
         policy,
         limits,
+        secrets: SecretSettings { used: secrets.is_used(), ..settings },
         servers,
         disabled,
         interpolated,
@@ -155,7 +181,7 @@ fn shown(name: &str) -> &str {
 }
 
 /// The one of `known` that an unknown name most likely means.
-fn near<'k>(written: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn near<'k>(written: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let tolerance = (written.chars().count() / 3).clamp(1, 3);
     let distance = |known: &str| strsim::damerau_levenshtein(&written.to_lowercase(), &known.to_lowercase());
     let near = known.map(|known| (distance(known), known)).filter(|(distance, _)| *distance <= tolerance);
@@ -363,7 +389,9 @@ fn token(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> To
             if path.is_empty() {
                 findings.mistake(findings.diagnostic("`token_file` is empty", span).help("name a file"));
             }
-            TokenSource::File(world.environment.resolve(path, world.base))
+            let file = world.environment.resolve(path, world.base);
+            secrets::refuse_exposed("token_file", &file, span, world, findings);
+            TokenSource::File(file)
         }
         (None, Some((name, span))) => match world.environment.variable(name) {
             Some(value) if is_bearer_token(&Secret::new(value)) => {

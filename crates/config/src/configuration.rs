@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::access::{AuthSettings, LimitRule, PolicyRule};
 use crate::diagnostic::Diagnostic;
 use crate::server::{ServerConfig, ServerName};
-use crate::settings::{AuditSettings, GatewaySettings, HttpSettings};
+use crate::settings::{AuditSettings, GatewaySettings, HttpSettings, SecretSettings};
 
 /// A whole configuration, ready to be used.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub struct Config {
     pub policy: Vec<PolicyRule>,
     /// How much each principal may do.
     pub limits: Vec<LimitRule>,
+    /// Where secrets come from.
+    pub secrets: SecretSettings,
     /// The servers in the order of the file, without the disabled ones.
     pub servers: Vec<ServerConfig>,
     /// The servers that the file turns off.
@@ -57,6 +59,7 @@ impl Config {
             auth: AuthSettings::default(),
             policy: Vec::new(),
             limits: Vec::new(),
+            secrets: SecretSettings::default(),
             servers: Vec::new(),
             disabled: Vec::new(),
             interpolated: BTreeSet::new(),

@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::diagnostic::{ConfigError, Diagnostic};
 use crate::secret::Secret;
+use crate::secrets::{RunCommand, SecretSource};
 use crate::settings::{LogLevel, Mode};
 
 /// The configuration file to use.
@@ -63,6 +65,8 @@ pub struct Environment {
     pub log: Option<LogLevel>,
     /// [`MCP_TIMEOUT`]
     pub mcp_timeout: Option<Duration>,
+    pub(crate) secrets: SecretSource,
+    pub(crate) makes_keys: bool,
     variables: BTreeMap<String, String>,
 }
 
@@ -107,6 +111,26 @@ impl Environment {
             _ => return Err(unknown(name)),
         }
         Ok(())
+    }
+
+    /// Lets configurations take secrets from the commands that they list under `[secrets]`: `run` runs one of them. Without
+    /// this, a value that refers to a command cannot be used.
+    #[must_use]
+    pub fn running(self, run: Arc<RunCommand>) -> Self {
+        Self { secrets: SecretSource::FilesAndCommands(run), ..self }
+    }
+
+    /// Leaves references to secrets as they are written: neither is a file read, nor does a command run. For a
+    /// configuration that is only looked at, and for one that nobody has agreed to yet.
+    #[must_use]
+    pub fn without_secrets(self) -> Self {
+        Self { secrets: SecretSource::Nothing, ..self }
+    }
+
+    /// Lets rules name keys, and groups of keys, that do not exist: for the command that makes them.
+    #[must_use]
+    pub fn making_keys(self) -> Self {
+        Self { makes_keys: true, ..self }
     }
 
     /// A variable by name, inside or outside of the namespace.

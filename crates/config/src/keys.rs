@@ -49,11 +49,13 @@ pub enum KeyTable {
     Policy,
     /// `[[limits.rules]]`
     LimitRule,
+    /// `[secrets]`
+    Secrets,
 }
 
 impl KeyTable {
     /// All tables, in the order of the reference page.
-    pub const ALL: [KeyTable; 19] = [
+    pub const ALL: [KeyTable; 20] = [
         KeyTable::Root,
         KeyTable::Gateway,
         KeyTable::Http,
@@ -73,6 +75,7 @@ impl KeyTable {
         KeyTable::TrustedProxy,
         KeyTable::Policy,
         KeyTable::LimitRule,
+        KeyTable::Secrets,
     ];
 
     /// The table's heading, as the file writes it.
@@ -97,6 +100,7 @@ impl KeyTable {
             KeyTable::TrustedProxy => "[auth.proxy]",
             KeyTable::Policy => "[[policy]]",
             KeyTable::LimitRule => "[[limits.rules]]",
+            KeyTable::Secrets => "[secrets]",
         }
     }
 }

@@ -4,7 +4,8 @@
 //! interpreted (`check`). The result, [`Config`], cannot express a mistake, so nothing downstream validates it again.
 //! Mistakes are reported all at once, as [`Diagnostic`]s with file, line, caret and cure. They never show a secret.
 //!
-//! The only I/O is reading the named files; the process environment comes in as a map.
+//! The only I/O is reading the named files; the process environment comes in as a map, and so does the function that runs the
+//! commands of `[secrets]`.
 //!
 //! Without the feature `files`, only the checked settings are here, for programs that make them in code. Without the feature
 //! `globs`, no [`ToolFilter`] has patterns.
@@ -60,6 +61,9 @@ mod roots;
 #[cfg(feature = "files")]
 mod schema;
 mod secret;
+mod secret_file;
+#[cfg(feature = "files")]
+mod secrets;
 #[cfg(feature = "files")]
 mod section;
 mod server;
@@ -92,6 +96,9 @@ pub use roots::Roots;
 #[cfg(feature = "files")]
 pub use schema::json_schema;
 pub use secret::Secret;
+pub use secret_file::{SecretFileError, check_secret_file, read_secret_file};
+#[cfg(feature = "files")]
+pub use secrets::{RunCommand, SecretCommand};
 pub use server::{
     Confinement, EraChoice, FileAccess, HealthProbe, Interactive, InvalidServer, InvalidServerName,
     Isolation, Launch, Limits, Network, OnMissing, Output, Profile, Queue, Remote, RemoteTransport,
@@ -99,6 +106,6 @@ pub use server::{
 };
 pub use settings::{
     AuditPayloads, AuditSettings, AuditStore, GatewaySettings, HttpSettings, LocalUsers, LogLevel, Mode,
-    Prefix, ResourceUris, TokenSource, UnknownWord,
+    Prefix, ResourceUris, SecretSettings, TokenSource, UnknownWord,
 };
 pub use url::{InvalidUrl, Url};

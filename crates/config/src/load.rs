@@ -103,7 +103,7 @@ pub fn load_text(
         Diagnostic::error(format!("line {} is not UTF-8 text", line.count() + 1)).in_file(path)
     })?;
     let base = full.parent().unwrap_or(cwd);
-    Ok(with_environment(parse(path, text, World { environment, base, cwd })?, environment))
+    Ok(with_environment(parse(path, text, World { environment, base, cwd, secrets: None })?, environment))
 }
 
 fn with_environment(mut config: Config, environment: &Environment) -> Config {

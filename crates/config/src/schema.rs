@@ -47,6 +47,7 @@ const fn definition(place: KeyTable) -> &'static str {
         KeyTable::TrustedProxy => "trusted_proxy",
         KeyTable::Policy => "policy",
         KeyTable::LimitRule => "limit_rule",
+        KeyTable::Secrets => "secrets",
     }
 }
 

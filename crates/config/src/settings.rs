@@ -1,5 +1,6 @@
 //! The checked settings of a gateway. Nothing downstream validates them again.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -125,6 +126,8 @@ pub struct HttpSettings {
     pub sudo_uid: Option<u32>,
     /// Where the bearer token comes from.
     pub token: TokenSource,
+    /// Whether the group of a token file or a TLS key may read it (`secrets.allow_group_read`).
+    pub allow_group_read: bool,
     /// How many sessions may be open at once.
     pub max_sessions: usize,
     /// How long a session stays open without a request.
@@ -168,6 +171,18 @@ pub enum TokenSource {
         /// The token.
         value: Secret,
     },
+}
+
+/// `[secrets]`
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct SecretSettings {
+    /// The commands that print a secret, by name: each is a program and its arguments.
+    pub commands: BTreeMap<String, Vec<String>>,
+    /// Whether the group of a file that holds a secret may read it.
+    pub allow_group_read: bool,
+    /// Whether a value refers to a secret file or to a command.
+    pub used: bool,
 }
 
 /// `[audit]`
@@ -342,6 +357,7 @@ impl Default for HttpSettings {
             local_users: LocalUsers::Same,
             sudo_uid: None,
             token: TokenSource::None,
+            allow_group_read: false,
             max_sessions: 1024,
             session_idle: Duration::from_millis(1_800_000),
             max_body_bytes: 16 * MEGABYTE,

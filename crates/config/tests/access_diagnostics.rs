@@ -258,6 +258,22 @@ fn unknown_names_in_rules() {
     );
 }
 
+/// ACC-2: the command that makes a key can read rules that wait for the key; what serves cannot.
+#[test]
+fn rules_may_wait_for_a_key_that_is_being_made() {
+    let text = "[[policy]]\nwho = ['key:ci', 'group:build']\ntools = ['*/*']\n";
+    assert_eq!(refused("bridgehead.toml", text).0.len(), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bridgehead.toml");
+    std::fs::write(&file, text).unwrap();
+    let read = load(Some(&file), &environment().making_keys(), folder.path()).unwrap();
+    assert_eq!(read.policy[0].who.len(), 2);
+    std::fs::write(&file, text.replace("key:ci", "key:a b")).unwrap();
+    assert!(load(Some(&file), &environment().making_keys(), folder.path()).is_err());
+    std::fs::write(&file, text.replace("key:ci", "corp/alice")).unwrap();
+    assert!(load(Some(&file), &environment().making_keys(), folder.path()).is_err());
+}
+
 /// ACC-3: rules that say nothing, or of nobody.
 #[test]
 fn rules_without_effect() {

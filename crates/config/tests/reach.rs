@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed expectation of a test")]
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use bridgehead_config::{Config, Environment, FileAccess, Launch, load};
@@ -141,7 +142,8 @@ fn a_path_within_what_another_server_writes_is_refused() {
 fn what_the_gateway_lives_by_cannot_be_written() {
     let place = Place::new();
     place.file("project/.env", "A=1\n");
-    place.file("project/token", "t\n");
+    let token = place.file("project/token", "t\n");
+    std::fs::set_permissions(token, Permissions::from_mode(0o600)).unwrap();
     place.link("home/linked.toml", place.path("project/real.toml"));
     let state = place.path("project/state");
     let workspace = "[servers.a]\ncommand = 'x'\ncwd = '{project}'\nprofile = 'workspace'\n";

@@ -172,6 +172,7 @@ fn file(key: &Key, name: &str, value: &str) -> String {
         KeyTable::Policy if key.name == "who" => format!("[[policy]]\ntools = ['*/*']\n{line}"),
         KeyTable::Policy if key.name == "tools" => format!("[[policy]]\nwho = ['*']\n{line}"),
         KeyTable::Policy => format!("[[policy]]\nwho = ['*']\ntools = ['*/*']\n{line}"),
+        KeyTable::Secrets => format!("[secrets]\n{line}"),
         KeyTable::LimitRule if key.name == "rate" => format!("[[limits.rules]]\nwho = ['*']\n{line}"),
         KeyTable::LimitRule if key.name == "who" => format!("[[limits.rules]]\nrate = '1/s'\n{line}"),
         KeyTable::LimitRule => format!("[[limits.rules]]\nwho = ['*']\nrate = '1/s'\n{line}"),

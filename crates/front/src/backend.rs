@@ -24,11 +24,12 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
     fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]>;
 
-    /// Whether clients of an era can use a method.
-    fn serves(&self, era: Era, method: &Method) -> bool;
+    /// Whether a principal's clients of an era can use a method.
+    fn serves(&self, principal: &Principal, era: Era, method: &Method) -> bool;
 
-    /// The feed of a legacy session: the notifications that it gets unprompted. A session always has the same feed.
-    fn feed(&self, session: &Session) -> Feed;
+    /// The feed of a principal's legacy session: the notifications that it gets unprompted. A session always has the same
+    /// feed.
+    fn feed(&self, principal: &Principal, session: &Session) -> Feed;
 
     /// Whether it takes requests.
     fn is_ready(&self) -> bool {
@@ -62,12 +63,12 @@ impl Backend for Gateway {
         Self::header_parameters(self, principal, tool)
     }
 
-    fn serves(&self, era: Era, method: &Method) -> bool {
-        Self::serves(self, era, method)
+    fn serves(&self, principal: &Principal, era: Era, method: &Method) -> bool {
+        Self::serves(self, principal, era, method)
     }
 
-    fn feed(&self, session: &Session) -> Feed {
-        Self::feed(self, session)
+    fn feed(&self, principal: &Principal, session: &Session) -> Feed {
+        Self::feed(self, principal, session)
     }
 
     fn is_ready(&self) -> bool {

@@ -87,7 +87,8 @@ where
     let initialized = Arc::new(AtomicBool::new(false));
     let session = Session::new();
     let announcing = AbortOnDropHandle::new(tokio::spawn({
-        let telling = announce(backend.feed(&session), initialized.clone(), outbox.clone());
+        let telling =
+            announce(backend.feed(&options.principal, &session), initialized.clone(), outbox.clone());
         let backend = backend.clone();
         async move { drop(guarded(&backend, pin!(telling)).await) }
     }));

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bridgehead_config::{HttpSettings, Secret, TokenSource};
+use bridgehead_config::{HttpSettings, Secret, SecretFileError, TokenSource, check_secret_file};
 use bridgehead_gateway::Principal;
 use subtle::ConstantTimeEq;
-use tracing::{info, warn};
+use tracing::info;
 
 /// A longer file is not a token.
 const LONGEST: u64 = 4096;
@@ -75,6 +75,9 @@ pub enum TokenError {
         /// What the system says.
         error: io::Error,
     },
+    /// Others than its owner can use the file.
+    #[error("the token file cannot be used: {0}")]
+    Exposed(SecretFileError),
     /// The file or variable holds no valid token.
     #[error("{place} does not hold a token: it must be one line of visible ASCII characters")]
     Unusable {
@@ -88,7 +91,7 @@ pub fn resolve_token(settings: &HttpSettings) -> Result<Option<Token>, TokenErro
     let value = match &settings.token {
         TokenSource::None => return Ok(None),
         TokenSource::Env { name, value } => checked(value.expose(), || format!("the variable `{name}`"))?,
-        TokenSource::File(path) => from_file(path)?,
+        TokenSource::File(path) => from_file(path, settings.allow_group_read)?,
     };
     Ok(Some(Token::new("token", value)))
 }
@@ -98,15 +101,15 @@ pub fn check_reachable(listen: SocketAddr, asks_for_secret: bool) -> Result<(), 
     if listen.ip().is_loopback() || asks_for_secret { Ok(()) } else { Err(TokenError::Required { listen }) }
 }
 
-fn from_file(path: &Path) -> Result<Secret, TokenError> {
+fn from_file(path: &Path, allow_group_read: bool) -> Result<Secret, TokenError> {
     let failed =
         |action: &'static str| move |error| TokenError::File { path: path.to_owned(), action, error };
     match File::open(path) {
-        Ok(file) => read(file, path),
+        Ok(file) => read(file, path, allow_group_read),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match create(path) {
             // Another process created the file first: its token counts.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                read(File::open(path).map_err(failed("read"))?, path)
+                read(File::open(path).map_err(failed("read"))?, path, allow_group_read)
             }
             created => created.map_err(failed("created")),
         },
@@ -114,12 +117,10 @@ fn from_file(path: &Path) -> Result<Secret, TokenError> {
     }
 }
 
-fn read(file: File, path: &Path) -> Result<Secret, TokenError> {
+fn read(file: File, path: &Path, allow_group_read: bool) -> Result<Secret, TokenError> {
     let failed = |error| TokenError::File { path: path.to_owned(), action: "read", error };
     let mode = file.metadata().map_err(failed)?.mode();
-    if mode & 0o077 != 0 {
-        warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777), "others may read the token file; chmod it to 600");
-    }
+    check_secret_file(path, mode, allow_group_read).map_err(TokenError::Exposed)?;
     let mut text = String::new();
     file.take(LONGEST + 1).read_to_string(&mut text).map_err(failed)?;
     checked(&text, || format!("the file `{}`", path.display()))
@@ -153,10 +154,8 @@ fn checked(text: &str, place: impl FnOnce() -> String) -> Result<Secret, TokenEr
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
 
     use super::*;
 
@@ -206,6 +205,7 @@ mod tests {
         {
             let text = "x".repeat(length);
             std::fs::write(&path, format!("{text}{end}")).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
             let found = resolve_token(&settings("0.0.0.0:1", TokenSource::File(path.clone())));
             match found {
                 Ok(token) => assert!(usable && token.unwrap().matches(text.as_bytes()), "{length}"),
@@ -214,40 +214,32 @@ mod tests {
         }
     }
 
-    /// What is logged by this thread.
-    #[derive(Clone, Default)]
-    struct Logged(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Logged {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
+    /// ACC-8: a token file that others can use is refused with the cure; with `allow_group_read`, its group may read it.
     #[test]
-    fn a_file_that_others_may_read_is_warned_of() {
-        // With a single dispatcher `tracing` caches the first thread's "no" for all threads; a second one prevents that.
-        let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
+    fn a_file_that_others_can_use_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
         std::fs::write(&path, "s3cret").unwrap();
-        for (mode, warned) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o620, true)] {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            let logged = Logged::default();
-            let writer = logged.clone();
-            let subscriber =
-                tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-            tracing::subscriber::with_default(subscriber, || {
-                resolve_token(&settings("0.0.0.0:1", TokenSource::File(path.clone()))).unwrap().unwrap();
-            });
-            let text = String::from_utf8(logged.0.lock().clone()).unwrap();
-            assert_eq!(text.contains("chmod it to 600"), warned, "{mode:o}: {text}");
-            assert_eq!(text.contains(&format!("mode=\"{mode:o}\"")), warned, "{text}");
-            assert!(!text.contains("s3cret"), "{text}");
+        for (mode, alone, with_group) in [
+            (0o600, true, true),
+            (0o400, true, true),
+            (0o640, false, true),
+            (0o604, false, false),
+            (0o620, false, false),
+        ] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            for (allow_group_read, usable) in [(false, alone), (true, with_group)] {
+                let from_file = settings("0.0.0.0:1", TokenSource::File(path.clone()));
+                match resolve_token(&HttpSettings { allow_group_read, ..from_file }) {
+                    Ok(token) => assert!(usable && token.unwrap().matches(b"s3cret"), "{mode:o}"),
+                    Err(error) => {
+                        let told = error.to_string();
+                        assert!(!usable && told.contains(&format!("(mode {mode:o})")), "{mode:o}: {told}");
+                        assert!(told.contains(&format!("chmod 600 {}", path.display())), "{told}");
+                        assert!(!told.contains("s3cret"), "{told}");
+                    }
+                }
+            }
         }
     }
 

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_wire::{Code, Failure, Fault, Quota, Raw, Redactor, RpcError};
+use bridgehead_wire::{Code, Failure, Fault, Object, Quota, Raw, Redactor, RpcError};
 use serde_json::{Value, json};
+
+use crate::access::Scopes;
 
 /// Why the gateway refused or failed a call; a limiter refuses with it too.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -22,6 +24,8 @@ pub struct GatewayError {
     pub details: Option<Value>,
     /// The server at fault, if no route names it.
     pub server: Option<Arc<str>>,
+    /// All scopes that the call needs, if one is missing.
+    pub scopes: Option<Scopes>,
     /// What the client learns of the limit that refused it. Boxed, because hardly any error has it.
     pub limit: Option<Box<OverLimit>>,
 }
@@ -41,7 +45,7 @@ impl GatewayError {
     /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
-        Self { code, message, may_have_run: false, details: None, server: None, limit: None }
+        Self { code, message, may_have_run: false, details: None, server: None, scopes: None, limit: None }
     }
 
     /// Marks a failure after the call was sent.
@@ -61,6 +65,12 @@ impl GatewayError {
     pub fn with_details(self, details: &Value) -> Self {
         let details = Redactor::default().raw(&Raw::encode(details)).decode().ok();
         Self { details, ..self }
+    }
+
+    /// Names all scopes that the call needs.
+    #[must_use]
+    pub fn needing(self, scopes: Scopes) -> Self {
+        Self { scopes: Some(scopes), ..self }
     }
 
     /// Says when the same call may succeed, and which limit of an amount per time refused it.
@@ -122,6 +132,9 @@ impl GatewayError {
         if let Some(details) = &self.details {
             data["details"] = details.clone();
         }
+        if let Some(scopes) = &self.scopes {
+            data["scope"] = json!(scopes.join(" "));
+        }
         let retry_after = self.retry_after();
         if let Some(wait) = retry_after {
             data["retryAfterMs"] = json!(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -130,6 +143,18 @@ impl GatewayError {
         let failure = Failure { code: self.code, retry_after, quota };
         RpcError::with_data(rpc_code, &self.message, &data).of_failure(failure)
     }
+}
+
+/// The scopes that a call needs, separated by spaces, if the gateway refused it because one is missing.
+pub fn missing_scope(error: &RpcError) -> Option<String> {
+    let data = Object::parse(&error.data()?).ok()?;
+    let is = |name: &str, value: &str| {
+        data.get(name).is_some_and(|found| found.to_text().as_deref() == Some(value))
+    };
+    if !(is("source", "gateway") && is("code", Code::InsufficientScope.as_str())) {
+        return None;
+    }
+    data.get("scope")?.to_text()
 }
 
 #[cfg(test)]
@@ -152,6 +177,23 @@ mod tests {
             }})
         );
     }
+
+    /// ACC-4: the scopes that a call needs can be read from its error, and only from the gateway's own.
+    #[test]
+    fn an_error_names_the_missing_scopes() {
+        let scopes: Scopes = ["repo:read".into(), "repo:write".into()].into();
+        let error = GatewayError::new(Code::InsufficientScope, "no").needing(scopes);
+        let rpc = error.to_rpc(-32603, Some("git"), ("tool", "push"), CorrelationId::mint());
+        let body: Value = rpc.body().decode().unwrap();
+        assert_eq!(body["data"]["scope"], "repo:read repo:write");
+        assert_eq!(missing_scope(&rpc).as_deref(), Some("repo:read repo:write"));
+        let other = GatewayError::new(Code::ProviderCrashed, "gone");
+        assert_eq!(missing_scope(&other.to_rpc(-32603, None, ("tool", "push"), CorrelationId::mint())), None);
+        let foreign = json!({"source": "server", "code": "INSUFFICIENT_SCOPE", "scope": "x"});
+        assert_eq!(missing_scope(&RpcError::with_data(-32603, "no", &foreign)), None);
+        assert_eq!(missing_scope(&RpcError::new(-32603, "no")), None);
+    }
+
     /// ACC-5: an error of a limit says when to try again, in its body and beside it.
     #[test]
     fn an_error_says_when_to_try_again() {

@@ -25,25 +25,27 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Dispatch;
 
-use crate::access::views::Views;
+use crate::access::views::{Views, resource};
 use crate::access::{Action, Authorizer, Decision, Limiter, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
 use crate::catalog::names::is_under;
 use crate::catalog::native::{NativePrompt, NativeResource, NativeTool, Natives, RegisterError};
 use crate::catalog::offers::{Offers, is_prefixed};
+use crate::catalog::view::Condition;
 use crate::catalog::{Catalog, ResourceOwner, Shape};
 use crate::dialogue::park::{Park, ParkWay, Parks};
 use crate::dialogue::questioner::Questioner;
 use crate::dialogue::seal::{Seal, SealedFor};
 use crate::error::GatewayError;
-use crate::feeds::Feeds;
+use crate::feeds::{Feeds, SeenBefore};
 use crate::gate::{Call, Cancels, Gate, Limits, Subject, places};
-use crate::life::Run;
 use crate::life::status::About;
+use crate::life::{GoneTool, Run};
 use crate::relay::queue::Queues;
 use crate::relay::request::sandbox_setup;
 use crate::surface::refused::RefusedRequest;
+use crate::surface::tools::has_scopes;
 use crate::surface::{capabilities, is_served, not_offered};
 
 /// Every feature of a server that a legacy client can use.
@@ -181,8 +183,8 @@ pub(crate) struct Inner {
     pub(crate) changing: tokio::sync::Mutex<()>,
     /// Held during a merge: one at a time, so that an older one never finishes last.
     pub(crate) merging: Mutex<()>,
-    /// Tools of removed servers, with the name of the server.
-    pub(crate) gone: Mutex<HashMap<Arc<str>, Arc<str>>>,
+    /// Tools of removed servers, by the name that they were offered under.
+    pub(crate) gone: Mutex<HashMap<Arc<str>, GoneTool>>,
     pub(crate) gate: Gate,
     /// What is written in Rust; changed only while `merging` is held.
     pub(crate) natives: Mutex<Natives>,
@@ -278,7 +280,7 @@ impl Gateway {
                 queues: Queues::default(),
                 parks: Arc::default(),
                 catalog: ArcSwap::from_pointee(catalog),
-                views: Views::new(authorizer.clone()),
+                views: Views::new(authorizer.clone(), settings.views_bytes),
                 feeds: Feeds::default(),
                 changes: watch::Sender::new(0),
                 starting: watch::Sender::new(0),
@@ -348,6 +350,17 @@ impl Gateway {
         RpcError::new(code::INVALID_PARAMS, &error.message)
     }
 
+    /// Refuses a method that is not served to the principal. If something that others have is behind it, that is recorded.
+    async fn refuse_method(&self, caller: &Caller, request: &ClientRequest) -> RpcError {
+        let error = not_offered(&request.method);
+        if let Some(why) = self.0.why_not_served(caller, request) {
+            let call = Call::new(caller, request, None);
+            let failed = GatewayError::new(Code::ProviderToolUnknown, error.message());
+            self.0.gate.pass(&call, &RefusedRequest::denied(request, failed, why)).await;
+        }
+        error
+    }
+
     /// Answers a request whose client may be asked something, or that resumes a parked call.
     async fn answer_parkable(
         &self,
@@ -362,6 +375,11 @@ impl Gateway {
         let way = progress.clone().map(|sink| ParkWay { sink, token: token() });
         let state = request.params.get("requestState").and_then(|state| state.to_text());
         if let Some(state) = state.filter(|state| Seal::is_marked(state)) {
+            if !self.0.still_admits(caller, request) {
+                // Answered like any other request for something that the principal may not use.
+                parks.abandon(&state, &subject());
+                return self.answer_here(caller, request, progress).await;
+            }
             let responses = request.params.get("inputResponses");
             let whose = (&caller.principal, &subject());
             let resumed = parks.resume(&state, whose, responses, way.clone(), &gate.server_info).await;
@@ -395,8 +413,8 @@ impl Gateway {
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         let (method, era) = (&request.method, caller.era());
-        if !method.eras().has(era) || !self.serves(era, method) {
-            return Err(not_offered(method));
+        if !method.eras().has(era) || !self.serves(&caller.principal, era, method) {
+            return Err(Box::pin(self.refuse_method(caller, request)).await);
         }
         match method.of_client() {
             Some(ClientMethod::ToolsCall) => self.call_tool(caller, request, progress).await,
@@ -428,17 +446,17 @@ impl Gateway {
         }
     }
 
-    /// Whether a method is served to clients of an era: what is declared is served, and nothing else. Legacy
-    /// clients were told once, perhaps while servers were still starting, so they are served everything
-    /// possible.
-    pub fn serves(&self, era: Era, method: &Method) -> bool {
+    /// Whether a method is served to a principal's clients of an era: what is declared is served, and nothing
+    /// else. Legacy clients were told once, perhaps while servers were still starting, so they are served
+    /// everything possible.
+    pub fn serves(&self, principal: &Principal, era: Era, method: &Method) -> bool {
         // These are always served: skip the lookup.
         if matches!(method, Method::ToolsCall | Method::ToolsList) {
             return true;
         }
         let features = match era {
             Era::Legacy => EVERYTHING,
-            Era::Modern => self.0.catalog.load().features,
+            Era::Modern => self.0.view(principal).features,
         };
         is_served(method, features)
     }
@@ -490,6 +508,21 @@ impl Gateway {
     pub fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
         static NONE: LazyLock<Arc<[HeaderParameter]>> = LazyLock::new(|| Arc::new([]));
         self.0.view(principal).route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
+    }
+
+    /// Has the authorizer asked again about everything, because its decisions have changed. All views are replaced in one
+    /// step; clients are told of the lists that changed for them; subscriptions to what was lost end.
+    pub fn policy_changed(&self) {
+        let inner = &self.0;
+        let _alone = inner.merging.lock();
+        let before = inner.feeds.seen(|principal| inner.views.last(principal));
+        inner.views.renew();
+        inner.tell_changes(&before, Lists::ALL);
+        inner.changes.send_modify(|generation| *generation += 1);
+        inner.feeds.review(
+            |principal, uri| !inner.resource_owner(principal, uri).is_nobody(),
+            |principal, server, tool| inner.view(principal).tool_of(server, tool).is_some(),
+        );
     }
 
     /// Changes whenever one of the lists has changed.
@@ -547,21 +580,82 @@ impl Inner {
 
     /// Who has a resource, as far as a principal may use it.
     pub(crate) fn resource_owner(&self, principal: &Principal, uri: &str) -> ResourceOwner {
-        let view = self.view(principal);
-        let owner = view.resource_owner(uri);
+        self.readable(principal, uri, self.view(principal).resource_owner(uri))
+    }
+
+    /// Those of a resource's possible owners from which a principal may read it.
+    pub(crate) fn readable(&self, principal: &Principal, uri: &str, owner: ResourceOwner) -> ResourceOwner {
         let Some(authorizer) = self.views.authorizer() else { return owner };
         let may_read = |server: Option<&str>, name: &str| {
-            let thing = Thing { server, name, read_only: true };
-            authorizer.decide(principal, Action::Read, thing) != Decision::Deny
+            authorizer.decide(principal, Action::Read, resource(server, name)) != Decision::Deny
         };
         match owner {
             ResourceOwner::Native(native) if may_read(None, uri) => ResourceOwner::Native(native),
             ResourceOwner::Native(_) => ResourceOwner::NOBODY,
             ResourceOwner::Servers(mut servers) => {
-                let own = view.own_uri(uri);
+                let catalog = self.catalog.load();
+                let own = catalog.own_uri(uri);
                 servers.retain(|owner| may_read(Some(&owner.server), own));
                 ResourceOwner::Servers(servers)
             }
+        }
+    }
+
+    /// Why something does not exist for a principal, if it exists. Asked only after it was not found.
+    pub(crate) fn why_denied(
+        &self,
+        principal: &Principal,
+        action: Action,
+        find: impl for<'c> FnOnce(&'c Catalog) -> Option<Thing<'c>>,
+    ) -> Option<String> {
+        let authorizer = self.views.authorizer()?;
+        let whole = self.catalog.load();
+        Some(authorizer.why_denied(principal, action, find(&whole)?))
+    }
+
+    /// The same for a resource: why it may not be read from the first server that may have it.
+    pub(crate) fn why_unreadable(&self, principal: &Principal, uri: &str) -> Option<String> {
+        let authorizer = self.views.authorizer()?;
+        let whole = self.catalog.load();
+        let owner = whole.resource_owner(uri);
+        let server = match &owner {
+            ResourceOwner::Native(_) => None,
+            ResourceOwner::Servers(servers) => Some(&*servers.first()?.server),
+        };
+        Some(authorizer.why_denied(principal, Action::Read, resource(server, whole.own_uri(uri))))
+    }
+
+    /// Why what a request names does not exist for a principal, if it has nothing of that kind.
+    fn why_not_served(&self, caller: &Caller, request: &ClientRequest) -> Option<String> {
+        let named = |member| request.params.get(member).and_then(|name| name.to_text());
+        match request.method.of_client()? {
+            ClientMethod::PromptsGet => {
+                let name = named("name")?;
+                self.why_denied(&caller.principal, Action::Get, |whole| {
+                    whole.prompts.get(&name).map(|entry| entry.thing())
+                })
+            }
+            ClientMethod::ResourcesRead => self.why_unreadable(&caller.principal, &named("uri")?),
+            _ => None,
+        }
+    }
+
+    /// Whether a principal may still use what its parked call is about, with the credential that it shows now.
+    fn still_admits(&self, caller: &Caller, request: &ClientRequest) -> bool {
+        if self.views.authorizer().is_none() {
+            return true;
+        }
+        let (principal, view) = (&caller.principal, self.view(&caller.principal));
+        let named = |member| request.params.get(member).and_then(|name| name.to_text()).unwrap_or_default();
+        match request.method.of_client() {
+            Some(ClientMethod::ToolsCall) => {
+                let name = named("name");
+                let lacks = |condition: &Condition| matches!(condition, Condition::Scopes(scopes) if has_scopes(principal, scopes, &name).is_err());
+                view.route(&name).is_some() && !view.condition(&name).is_some_and(lacks)
+            }
+            Some(ClientMethod::PromptsGet) => view.prompts.get(&named("name")).is_some(),
+            Some(ClientMethod::ResourcesRead) => !self.resource_owner(principal, &named("uri")).is_nobody(),
+            _ => true,
         }
     }
 
@@ -588,7 +682,11 @@ impl Inner {
     /// Why no tool or prompt of that name is offered. If its server is down, the client has to act
     /// differently than for a misspelled name.
     pub(crate) fn why_unknown(&self, principal: &Principal, kind: &str, name: &str) -> GatewayError {
-        if let Some(server) = self.gone.lock().get(name) {
+        let decide = |thing| self.views.authorizer().map(|it| it.decide(principal, Action::Call, thing));
+        if let Some(tool) =
+            self.gone.lock().get(name).filter(|tool| decide(tool.thing()) != Some(Decision::Deny))
+        {
+            let server = &tool.server;
             let message =
                 format!("{kind} `{name}` is gone: server `{server}` was removed from the configuration");
             return GatewayError::new(Code::RestartFailed, message).of_server(server);
@@ -598,6 +696,7 @@ impl Inner {
             [only] if !is_prefixed(self.settings.prefix, only.config().prefix, 1) => Some(only),
             all => all.iter().find(|upstream| is_under(name, upstream.name().as_ref())),
         };
+        let owner = owner.filter(|owner| !self.views.hides(principal, owner.name().as_ref()));
         let why = owner.and_then(|owner| {
             let server = owner.name();
             let (code, words) = match owner.state() {
@@ -663,13 +762,31 @@ impl Inner {
             Arc::new(Catalog::of(shape(&self.settings), &natives, &upstreams, &self.queues, info, &before));
         let changed = after.changed(&before);
         let starting = after.starting;
+        let seen = match self.views.authorizer() {
+            Some(_) if !changed.is_empty() => self.feeds.seen(|principal| self.views.last(principal)),
+            _ => SeenBefore::default(),
+        };
         self.catalog.store(after);
         self.starting.send_replace(starting);
         if !changed.is_empty() {
             self.changes.send_modify(|generation| *generation += 1);
-            self.feeds.changed(changed);
+            match self.views.authorizer() {
+                Some(_) => self.tell_changes(&seen, changed),
+                None => self.feeds.changed(changed),
+            }
         }
-        self.feeds.watch_again(|uri| self.watch_again(uri), |place| self.watch_task_again(place));
+        self.feeds.watch_again(
+            |principal, uri| self.watch_again(principal, uri),
+            |place| self.watch_task_again(place),
+        );
+    }
+
+    /// Tells each client of the lists that differ from what it saw before; of `all`, if that is not known.
+    fn tell_changes(&self, before: &SeenBefore, all: Lists) {
+        self.feeds.changed_for(before, |principal, before| match before {
+            Some(before) => self.view(principal).changed(before),
+            None => all,
+        });
     }
 }
 

@@ -15,8 +15,8 @@ mod relay;
 mod surface;
 
 pub use access::{
-    Account, Action, Allowance, Authorizer, Charge, Decision, Limited, Limiter, Principal, PrincipalKind,
-    Thing, Validity,
+    Account, Action, Allowance, Authorizer, Charge, Decide, Decision, Limited, Limiter, Principal,
+    PrincipalKind, Scopes, Thing, Validity,
 };
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{
@@ -31,7 +31,7 @@ pub use catalog::native::{
 pub use catalog::offers::may_offer;
 pub use catalog::similar::similar;
 pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
-pub use error::{GatewayError, OverLimit};
+pub use error::{GatewayError, OverLimit, missing_scope};
 pub use feeds::{Feed, Feeds};
 pub use gate::{AdminEvent, admin};
 pub use gateway::{Gateway, OfferedTool, Options};

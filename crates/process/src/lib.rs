@@ -29,6 +29,7 @@ mod limits;
 mod message;
 #[cfg(target_os = "linux")]
 mod nursery;
+mod output;
 mod paths;
 pub mod shim;
 mod spec;
@@ -51,6 +52,7 @@ pub use environment::{INHERITED, base_environment, held_back, own_environment};
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use limits::{Breach, Effective, Enforced, Limits};
+pub use output::{OutputError, output, output_blocking};
 pub use spec::{SpawnError, Spec};
 pub use stderr::{LineCallback, Stderr};
 pub use view::ProcessView;

@@ -26,6 +26,12 @@ use crate::Raw;
 
 pub use rules::{RuleError, Rules};
 
+/// Whether the value called `name` is a secret, by the built-in list of names.
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    name::is_secret(name.as_bytes())
+}
+
 /// The text that replaces a secret.
 const MARK: &str = "[redacted]";
 const QUOTED_MARK: &[u8] = b"\"[redacted]\"";

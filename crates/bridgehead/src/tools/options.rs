@@ -93,7 +93,8 @@ impl ToolsOptions {
             };
             std::env::vars_os().filter_map(text).collect()
         };
-        let environment = Environment::read(self.gateway.environment.clone().unwrap_or_else(own))?;
+        let variables = self.gateway.environment.clone().unwrap_or_else(own);
+        let environment = Environment::read(variables.clone())?.running(crate::secret_commands(variables));
         let folder = std::env::current_dir().unwrap_or_default();
         let config = load(Some(path.as_ref()), &environment, &folder)?;
         Ok(self.configured(&config))

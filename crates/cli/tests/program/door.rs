@@ -131,7 +131,7 @@ async fn a_configuration_of_the_folder_does_not_run_unasked() {
 }
 
 /// Runs `tools` in a folder on its own terminal, and answers its question if it asks one. Returns the terminal output.
-async fn on_a_terminal(place: &Place, folder: &Path, answer: &str) -> String {
+pub(crate) async fn on_a_terminal(place: &Place, folder: &Path, answer: &str) -> String {
     let command = format!("cd '{}' && exec '{}' tools", folder.display(), program().display());
     let mut child = place.start_program(Path::new("script"), &["-q", "-e", "-c", &command, "/dev/null"], &[]);
     let mut shown = String::new();

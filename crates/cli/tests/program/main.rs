@@ -22,6 +22,7 @@ mod questions;
 mod record;
 mod remote;
 mod restrictions;
+mod secrets;
 mod serve;
 mod talk;
 mod verbs;

@@ -57,7 +57,7 @@ pub(super) fn read(
         let help = "name one under `[auth.issuers.NAME]`, or remove the key";
         findings.mistake(findings.diagnostic(message, &entry.key_span).help(help));
     }
-    let known = Known::new(&auth, [].into_iter());
+    let known = Known::new(&auth, [].into_iter(), world.environment);
     let operators = rules::everybody("operators", section.list("operators"), &known, findings);
     let readers = rules::everybody("operators_read", section.list("operators_read"), &known, findings);
     (auth.operators, auth.operators_read) = (operators, readers);
@@ -275,7 +275,7 @@ fn introspection(
     let client_id = required(&section, "client_id", &entry.key_span, findings);
     let client_secret = required(&section, "client_secret", &entry.key_span, findings);
     let client_secret = client_secret.and_then(|(text, span)| {
-        interpolate::fill(text, world.environment.variables(), interpolated)
+        interpolate::fill(text, world.environment.variables(), |secret| world.secret(secret), interpolated)
             .map_err(|refusal| {
                 let message = format!("`client_secret`: {refusal}");
                 findings.mistake(findings.diagnostic(message, span).help(refusal.cure()));

@@ -3,7 +3,7 @@
 //! The file belongs to another program. So an unknown key is only a warning, a mistake disables only the server it
 //! concerns, and invalid server names are adapted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::covered::Besides;
 use super::reach::{self, Placed};
@@ -13,7 +13,7 @@ use crate::configuration::{Config, Source};
 use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
 use crate::server::ServerName;
-use crate::settings::{AuditSettings, GatewaySettings};
+use crate::settings::{AuditSettings, GatewaySettings, SecretSettings};
 use crate::tree::{Entry, Node, Value};
 
 /// The keys under which clients keep their servers.
@@ -50,6 +50,7 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
         auth: AuthSettings::default(),
         policy: Vec::new(),
         limits: Vec::new(),
+        secrets: SecretSettings::default(),
         servers: Vec::new(),
         disabled: Vec::new(),
         interpolated: BTreeSet::new(),
@@ -80,7 +81,13 @@ pub(crate) fn client(root: &Node, world: World<'_>, findings: &mut Findings) -> 
             }
         }
     }
-    let besides = Besides { http: &config.http, audit: &config.audit, keys_file: None };
+    let besides = Besides {
+        http: &config.http,
+        audit: &config.audit,
+        keys_file: None,
+        secret_files: &[],
+        secret_commands: &BTreeMap::new(),
+    };
     reach::settle(&mut placed, besides, world, findings);
     config.servers = placed.into_iter().map(|one| one.server).collect();
     config

@@ -1,6 +1,7 @@
 //! What a confined server must not be able to write: files that configure, record or authorize the gateway, and code that
 //! runs less confined than the server itself. A server that can write a folder can also replace the files in it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::World;
@@ -83,6 +84,10 @@ pub(crate) struct Besides<'c> {
     pub(crate) http: &'c HttpSettings,
     pub(crate) audit: &'c AuditSettings,
     pub(crate) keys_file: Option<&'c Path>,
+    /// The files that `${file:…}` names.
+    pub(crate) secret_files: &'c [PathBuf],
+    /// The commands that `${cmd:…}` may name.
+    pub(crate) secret_commands: &'c BTreeMap<String, Vec<String>>,
 }
 
 /// The servers that may write something guarded, each with the reason.
@@ -155,9 +160,10 @@ fn is_as_confined(server: &ServerConfig, than: Option<&Confinement>) -> bool {
 fn of_the_gateway(
     file: &Path,
     placed: &[Placed<'_>],
-    Besides { http, audit, keys_file }: Besides<'_>,
+    besides: Besides<'_>,
     world: World<'_>,
 ) -> Vec<Guarded> {
+    let Besides { http, audit, keys_file, secret_files, secret_commands } = besides;
     let env_file = |one: &Placed<'_>| {
         // The path is not shown: it may contain the value of a variable.
         let what = format!("the `env_file` of server `{}`", one.server.name);
@@ -179,6 +185,14 @@ fn of_the_gateway(
     for tls in http.listeners.iter().filter_map(|listener| listener.tls.as_ref()) {
         add(absolute(world.base, &tls.key_file), "the TLS key", false);
         add(absolute(world.base, &tls.cert_file), "the TLS certificate", false);
+    }
+    for file in secret_files {
+        add(absolute(world.base, file), "the secret", false);
+    }
+    for program in secret_commands.values().filter_map(|words| words.first()) {
+        if let Some(program) = self::program(program, world.environment.variable("PATH"), world.base) {
+            add(program, "the command of a secret", false);
+        }
     }
     for (file, what) in
         [(&audit.signing_key_file, "the signing key"), (&audit.checkpoint_file, "the checkpoints")]

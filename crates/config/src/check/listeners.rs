@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::secrets::refuse_exposed;
 use super::{World, address, is_id, path, refuse_name};
 use crate::access::{AuthSettings, ListenAddress, Listener, ListenerAuth, TlsFiles};
 use crate::keys::KeyTable;
@@ -173,6 +174,9 @@ fn tls(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Opti
         path(&section, key, world, findings)
     };
     let (cert_file, key_file) = (file("cert_file"), file("key_file"));
+    if let (Some(file), Some((_, span))) = (&key_file, section.text("key_file")) {
+        refuse_exposed("key_file", file, span, world, findings);
+    }
     Some(TlsFiles { cert_file: cert_file?, key_file: key_file? })
 }
 

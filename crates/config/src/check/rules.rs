@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use globset::{GlobBuilder, GlobMatcher};
 
-use super::{near, scopes, shown};
+use super::{is_id, near, scopes, shown};
 use crate::access::{AuthSettings, LimitRule, OWN_SERVER, PolicyRule, Rate, ThingPattern, Who};
+use crate::environment::Environment;
 use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
 use crate::settings::AuditStore;
@@ -20,13 +21,19 @@ pub(super) struct Known<'k> {
     servers: Vec<&'k str>,
     issuers: Vec<&'k str>,
     keys: BTreeSet<&'k str>,
+    /// Whether further keys may exist: the file is read by the command that makes them.
+    more_keys: bool,
     /// The groups of keys; `None` if an issuer or a proxy names groups, because then any group may exist.
     groups: Option<BTreeSet<&'k str>>,
     proxy: bool,
 }
 
 impl<'k> Known<'k> {
-    pub(super) fn new(auth: &'k AuthSettings, servers: impl Iterator<Item = &'k str>) -> Self {
+    pub(super) fn new(
+        auth: &'k AuthSettings,
+        servers: impl Iterator<Item = &'k str>,
+        environment: &Environment,
+    ) -> Self {
         let keys = || auth.keys.iter().chain(&auth.keys_in_file);
         let named_elsewhere = auth.issuers.iter().any(|issuer| issuer.groups_claim.is_some())
             || auth.proxy.as_ref().is_some_and(|proxy| proxy.groups_header.is_some());
@@ -35,7 +42,8 @@ impl<'k> Known<'k> {
             servers: servers.chain([OWN_SERVER]).collect(),
             issuers: auth.issuers.iter().map(|issuer| issuer.name.as_str()).collect(),
             keys: keys().map(|key| key.name.as_str()).collect(),
-            groups: (!named_elsewhere).then(groups),
+            more_keys: environment.makes_keys,
+            groups: (!named_elsewhere && !environment.makes_keys).then(groups),
             proxy: auth.proxy.is_some(),
         }
     }
@@ -221,7 +229,9 @@ fn one(text: &str, known: &Known<'_>) -> Result<Who, Unknown> {
                 let help = "write the user's number, which `id -u NAME` prints: `local:1000`";
                 unknown(nobody(text), None, help.to_owned())
             }),
-            ("key", name) if known.keys.contains(name) => Ok(Who::Key(name.to_owned())),
+            ("key", name) if known.keys.contains(name) || known.more_keys && is_id(name) => {
+                Ok(Who::Key(name.to_owned()))
+            }
             ("key", name) => {
                 let near = near(name, known.keys.iter().copied()).map(|near| format!("key:{near}"));
                 let help = match shown(name) {

@@ -2,15 +2,18 @@
 //!
 //! A problem outside the file (an unset variable, a missing `env_file`) disables only this server.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
+
+use bridgehead_wire::{Redactor, is_secret_name};
 
 use super::client::translate;
 use super::{World, count, duration, sandbox, timeouts};
 use crate::env_file;
 use crate::filter::ToolFilter;
-use crate::interpolate::{self, Refusal};
+use crate::interpolate::{self, Reference, Referred, Refusal};
 use crate::keys::KeyTable;
 use crate::proxy::Proxy;
 use crate::roots::{Roots, file_uri};
@@ -393,7 +396,7 @@ impl Reader<'_> {
     /// The program in a command that was written like a shell line. `None` for a path that contains a space.
     fn program_before_arguments<'c>(&self, command: &'c str) -> Option<&'c str> {
         let (program, _) = command.trim().split_once(char::is_whitespace)?;
-        let World { environment, base, cwd } = self.world;
+        let World { environment, base, cwd, .. } = self.world;
         let is_file = |path: &str| base.join(path).is_file() || cwd.join(path).is_file();
         let on_path = || {
             let folders = environment.variable("PATH").unwrap_or_default();
@@ -498,7 +501,12 @@ impl Reader<'_> {
     }
 
     fn fill(&mut self, key: &str, text: &str, span: &Span) -> Option<String> {
-        match interpolate::fill(text, self.world.environment.variables(), self.interpolated) {
+        if self.findings.strict && self.refuse_secrets(key, text, span) {
+            return None;
+        }
+        let world = self.world;
+        let secret = |reference: &Reference| world.secret(reference);
+        match interpolate::fill(text, world.environment.variables(), secret, self.interpolated) {
             Ok(filled) if filled.contains('\0') => {
                 self.mistake(
                     &format!("`{key}` holds a NUL character"),
@@ -512,12 +520,53 @@ impl Reader<'_> {
                 let diagnostic =
                     self.findings.diagnostic(format!("`{key}`: {refusal}"), span).help(refusal.cure());
                 match refusal {
-                    Refusal::Malformed => self.findings.mistake(diagnostic),
-                    Refusal::Unset(_) | Refusal::EditorInput(_) => self.findings.failure(diagnostic),
+                    Refusal::Malformed | Refusal::UnknownCommand { .. } | Refusal::OnlyInOurs(_) => {
+                        self.findings.mistake(diagnostic);
+                    }
+                    Refusal::Unset(_) | Refusal::EditorInput(_) | Refusal::Secret { .. } => {
+                        self.findings.failure(diagnostic);
+                    }
                 }
                 None
             }
         }
+    }
+
+    /// Refuses a reference to a secret where others would see it: every user of the machine can read the arguments of a
+    /// process. Returns whether there was one.
+    fn refuse_secrets(&mut self, key: &str, text: &str, span: &Span) -> bool {
+        let private =
+            key.starts_with("env.") || key.starts_with("headers.") || ["url", "proxy"].contains(&key);
+        if private {
+            return false;
+        }
+        let variables = self.world.environment.variables();
+        let is_secret = |referred: &Referred| match referred {
+            Referred::Secret(_) => true,
+            Referred::Variable(name) => {
+                let looks_secret = |value: &String| matches!(Redactor::default().text(value), Cow::Owned(_));
+                key == "args" && (is_secret_name(name) || variables.get(name).is_some_and(looks_secret))
+            }
+        };
+        let Some(found) = interpolate::referred(text).into_iter().find(is_secret) else { return false };
+        let reference = match found {
+            Referred::Secret(secret) => format!("${{{}:…}}", secret.kind()),
+            Referred::Variable(name) => format!("${{{name}}}"),
+        };
+        let (message, help) = match key {
+            "args" => (
+                format!(
+                    "`args`: `{reference}` is a secret, and every user of this machine can see arguments"
+                ),
+                format!("pass it in `env`, such as `env = {{ NAME = \"{reference}\" }}`"),
+            ),
+            _ => (
+                format!("`{key}`: `{reference}` is a secret, which does not belong here"),
+                "use it in `env`, `headers`, `url` or `proxy`".to_owned(),
+            ),
+        };
+        self.mistake(&message, span, &help);
+        true
     }
 
     pub(super) fn mistake(&mut self, message: &str, span: &Span, help: &str) {

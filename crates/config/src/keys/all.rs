@@ -2,7 +2,7 @@
 
 use super::KeyTable::{
     self, ApiKey, Audit, Auth, Bounds, Files, Gateway, Http, Introspection, Issuer, LimitRule, Limits,
-    Listener, Policy, Queue, Root, Server, Tls, Tool, TrustedProxy,
+    Listener, Policy, Queue, Root, Secrets, Server, Tls, Tool, TrustedProxy,
 };
 use super::ValueKind::{
     self, Choice, ChoiceOrList, Flag, FlagOr, Integer, List, ListMap, Map, NamedRows, Rows, Table, Tables,
@@ -51,6 +51,7 @@ pub const KEYS: &[Key] = &[
     works(Root, "audit", Table(Audit), "", "What the audit record holds, and where it is kept."),
     works(Root, "auth", Table(Auth), "", "Who is admitted, and as whom."),
     works(Root, "policy", Rows(Policy), "", "Who may use what. Without rules that allow something, everybody who is admitted may use everything that no rule denies; with one, everybody may use what a rule allows."),
+    works(Root, "secrets", Table(Secrets), "", "Where secrets come from."),
     works(Root, "servers", Tables(Server), "", "The MCP servers behind the gateway, each under its name."),
     works(Root, "queues", Tables(Queue), "", "Queues, each under its name; a queue limits how many calls run at once."),
 
@@ -69,12 +70,12 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "init_concurrency", COUNT, "8", "How many server processes the gateway launches at the same time. A launched server that has not answered yet does not count, so a hanging server does not delay the others."),
     later(LATER, Gateway, "roots", List, "", "Folders announced to servers that ask for roots."),
 
-    works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port to listen on; any address other than loopback requires a token."),
+    works(Http, "listen", Text, "\"127.0.0.1:4848\"", "Address and port to listen on; any address other than loopback requires credentials."),
     works(Http, "listeners", Tables(Listener), "", "More addresses at which clients are served, each under its name."),
     works(Http, "allowed_hosts", List, "loopback names", "`Host` headers accepted besides the loopback names; with a token, every `Host` is accepted."),
     works(Http, "allowed_origins", List, "loopback origins", "`Origin` headers accepted besides the loopback origins; pages from these origins may use the endpoint from a browser (CORS). `\"*\"` admits every origin, and needs configured credentials."),
     works(Http, "local_users", ChoiceOrList(&["same", "any"]), "\"same\"", "Who on this machine may connect when no token is required: the gateway's own user (`\"same\"`), every user (`\"any\"`), or the listed users, by name or number."),
-    works(Http, "token_file", Text, "", "File that holds the bearer token clients must send."),
+    works(Http, "token_file", Text, "", "File that holds the bearer token clients must send, and that only its owner may read."),
     works(Http, "token_env", Text, "", "Name of the environment variable that holds the bearer token clients must send."),
     works(Http, "max_sessions", COUNT, "1024", "How many sessions of legacy clients may be open at once."),
     works(Http, "session_idle_ms", DURATION, "1800000", "How long a session stays open without a request."),
@@ -199,7 +200,7 @@ pub const KEYS: &[Key] = &[
 
     works(Introspection, "url", Text, "by its metadata", "Address that is asked about a token (RFC 7662)."),
     works(Introspection, "client_id", Text, "", "The gateway's own client id at the issuer."),
-    works(Introspection, "client_secret", Text, "", "The gateway's own secret at the issuer, as a reference such as `${NAME}`; never shown."),
+    works(Introspection, "client_secret", Text, "", "The gateway's own secret at the issuer, as a reference such as `${file:PATH}`; never shown."),
 
     works(TrustedProxy, "proxies", List, "", "Addresses or networks of the proxy, such as `10.0.0.0/8`; only these TCP peers, and Unix sockets, are believed."),
     works(TrustedProxy, "user_header", Text, "", "Header that names the principal."),
@@ -221,4 +222,7 @@ pub const KEYS: &[Key] = &[
     works(LimitRule, "burst", LIMIT, "the number in `rate`", "How many of them may come at once."),
     works(LimitRule, "concurrent", LIMIT, "", "How many requests may run at once; further ones wait for their turn."),
     works(LimitRule, "budget_per_day", Integer { least: 1, most: i64::MAX as u64 }, "", "How much may be spent each day (UTC); a call costs what `cost` of its tool says."),
+
+    works(Secrets, "commands", ListMap, "{}", "Commands that print a secret, as `NAME = [\"program\", \"argument\"]`; `${cmd:NAME}` stands for what the command prints. It runs once when the configuration is loaded, in the folder of this file, for at most ten seconds."),
+    works(Secrets, "allow_group_read", Flag, "false", "Whether the group of a secret file, a token file or a TLS key may read it, as with mounted secrets."),
 ];

@@ -60,7 +60,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
         session.identity.introduce(&info);
     }
     // Starts the feed: changes from now on are announced, even those that come before the client opens its stream.
-    drop(front.backend.feed(&session.identity));
+    drop(front.backend.feed(&session.principal, &session.identity));
     let mut reply =
         Answer::new(id, Ok(&front.backend.initialize(&session.principal, revision).into())).into_reply();
     if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {
@@ -327,7 +327,7 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
     }
     let announcements = Announcements {
         reader: Reader::new(Arc::clone(log), next),
-        feed: front.backend.feed(&session.identity),
+        feed: front.backend.feed(&session.principal, &session.identity),
         lease,
         principal: principal.clone(),
         shutdown: front.shutdown.clone(),

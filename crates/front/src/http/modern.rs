@@ -51,7 +51,7 @@ pub(crate) fn check<B: Backend>(
         debug!(code = error.code(), reason = error.message(), "refused a modern request");
         return Err(Box::new(reply::error(status, Some(&id), &error)));
     }
-    let served = front.backend.serves(Era::Modern, &method);
+    let served = front.backend.serves(&principal, Era::Modern, &method);
     let client = reading.envelope().ok().and_then(RequestMeta::client_info);
     let caller = Caller {
         session: front.stateless.of(&principal, client.as_ref()),

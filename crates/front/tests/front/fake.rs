@@ -218,12 +218,12 @@ impl Backend for Fake {
         if tool == "echo" { self.headers.clone() } else { Arc::new([]) }
     }
 
-    fn serves(&self, _era: Era, method: &Method) -> bool {
+    fn serves(&self, _principal: &Principal, _era: Era, method: &Method) -> bool {
         self.panic_at("serves");
         matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
     }
 
-    fn feed(&self, session: &Session) -> Feed {
+    fn feed(&self, _principal: &Principal, session: &Session) -> Feed {
         self.panic_at("feed");
         session.feed_or(|number| self.feeds.open_session(number))
     }

@@ -4,9 +4,12 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
+use arc_swap::ArcSwapOption;
 use bridgehead_config::Who;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use super::views::Class;
 
 /// How a principal was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,24 @@ struct Identity {
     scopes: Vec<Arc<str>>,
     claims: Vec<(Arc<str>, Arc<str>)>,
     validity: Validity,
+    class: RememberedClass,
+}
+
+/// The class that a principal was last found to be in, so that a request does not look it up again.
+#[derive(Default)]
+struct RememberedClass(ArcSwapOption<Class>);
+
+/// What is changed of a principal may change its class.
+impl Clone for RememberedClass {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for RememberedClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
 }
 
 /// How long what a principal showed is good. Whoever keeps something open for the principal ends it when this ends.
@@ -125,6 +146,7 @@ impl Principal {
             scopes: Vec::new(),
             claims: Vec::new(),
             validity: Validity::default(),
+            class: RememberedClass::default(),
         }))
     }
 
@@ -220,6 +242,11 @@ impl Principal {
     /// How long the credential is good with which it was authenticated.
     pub fn validity(&self) -> &Validity {
         &self.0.validity
+    }
+
+    /// The class that was remembered last, by whichever gateway.
+    pub(super) fn class(&self) -> &ArcSwapOption<Class> {
+        &self.0.class.0
     }
 
     /// Whether it was authenticated by the same look at the same credential. Two principals with equal ids may have shown

@@ -41,7 +41,8 @@ pub(crate) fn server_ping(gateway: Weak<Inner>) -> NativeTool {
     .builtin()
 }
 
-/// `server_health`: the state of every upstream, queued calls, counters, and what the gateway offers.
+/// `server_health`: the state of every upstream, queued calls, counters, and what the gateway offers, as far as the caller
+/// may use it.
 pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
     let schema = json!({"type": "object", "properties": {}, "additionalProperties": false});
     let data = json!({
@@ -56,9 +57,12 @@ pub(crate) fn server_health(gateway: Weak<Inner>) -> NativeTool {
     });
     let description =
         "The health of the gateway's servers: state of each, calls in flight, counters, capabilities.";
-    NativeTool::new("server_health", description, schema, move |_, _| {
+    NativeTool::new("server_health", description, schema, move |_, context| {
         let gateway = gateway.upgrade();
-        async move { Ok::<Value, _>(json!(gateway.ok_or("the gateway is shutting down")?.status())) }
+        async move {
+            let gateway = gateway.ok_or("the gateway is shutting down")?;
+            Ok::<Value, _>(json!(gateway.status_for(&context.principal)))
+        }
     })
     .data_schema(data)
     .read_only()

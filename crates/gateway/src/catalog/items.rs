@@ -21,7 +21,7 @@ use crate::catalog::names::{Wanted, expose, plain};
 use crate::catalog::native::NativeItem;
 use crate::catalog::offers::{Offer, Offers, Share};
 use crate::catalog::pages::{Lists, Pages};
-use crate::catalog::view::Decide;
+use crate::catalog::view::Admission;
 use crate::relay::queue::Queue;
 use crate::relay::uris::outward;
 
@@ -113,6 +113,11 @@ impl<N: NativeItem> Entry<N> {
         }
     }
 
+    /// The item as an authorizer knows it.
+    pub(crate) fn thing(&self) -> Thing<'_> {
+        Thing { server: self.server().map(|server| &**server), name: self.own(), read_only: true }
+    }
+
     fn is_native(&self) -> bool {
         matches!(self.target, ItemTarget::Native(_))
     }
@@ -133,6 +138,8 @@ pub(crate) struct Merged<N> {
     sources: Vec<Source>,
     /// How many of this program there are. None is ever taken away or replaced.
     natives: usize,
+    /// In a view: what it leaves out.
+    hidden: Vec<Arc<Entry<N>>>,
 }
 
 /// The share that a part of the merge was read from.
@@ -224,38 +231,42 @@ impl<N: NativeItem> Merged<N> {
             natives: natives.len(),
             listed,
             by_name,
+            hidden: Vec::new(),
         })
     }
 
-    /// A copy without what `decide` denies. If the list in `before` is still the same, its pages are reused.
+    /// A copy without what `admission` denies. If the list in `before` is still the same, its pages are reused.
     pub(crate) fn seen_by(
         self: &Arc<Self>,
         action: Action,
-        decide: &Decide<'_>,
+        admission: &Admission<'_>,
         before: Option<&Arc<Self>>,
     ) -> Arc<Self> {
-        let admits = |entry: &&Arc<Entry<N>>| {
-            let server = entry.server().map(|server| &**server);
-            decide(action, Thing { server, name: entry.own(), read_only: true }) != Decision::Deny
-        };
-        let by_name: HashMap<_, _> = self
-            .by_name
-            .iter()
-            .filter(|(_, entry)| admits(entry))
-            .map(|(name, entry)| (Arc::clone(name), Arc::clone(entry)))
-            .collect();
-        if by_name.len() == self.by_name.len() {
+        let admits = |entry: &Entry<N>| (admission.decide)(action, entry.thing()) != Decision::Deny;
+        let (mut by_name, mut hidden) = (HashMap::new(), Vec::new());
+        for (name, entry) in &self.by_name {
+            match admits(entry) {
+                true => drop(by_name.insert(Arc::clone(name), Arc::clone(entry))),
+                false => hidden.push(Arc::clone(entry)),
+            }
+        }
+        if hidden.is_empty() {
             return Arc::clone(self);
         }
         let listed: Vec<Arc<Entry<N>>> =
             self.listed.iter().filter(|entry| by_name.contains_key(&entry.name)).cloned().collect();
-        let pages = Arc::new(Pages::new(fingerprint(&listed), listed.len()));
+        let pages = Pages::within(fingerprint(&listed), listed.len(), Some(Arc::clone(admission.room)));
         let pages = match before {
             Some(before) if before.lists.pages.is_like(&pages) => Arc::clone(&before.lists.pages),
-            _ => pages,
+            _ => Arc::new(pages),
         };
         let lists = self.lists.around_pages(pages);
-        Arc::new(Self { listed, by_name, lists, sources: Vec::new(), natives: 0 })
+        Arc::new(Self { listed, by_name, lists, sources: Vec::new(), natives: 0, hidden })
+    }
+
+    /// What a view leaves out; nothing in a whole catalog.
+    pub(crate) fn hidden(&self) -> &[Arc<Entry<N>>] {
+        &self.hidden
     }
 
     /// The entry of that name.

@@ -16,7 +16,7 @@ pub(crate) mod similar;
 pub(crate) mod template;
 pub(crate) mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bridgehead_config::{Mode, Prefix, ResourceUris};
@@ -33,6 +33,7 @@ use crate::catalog::native::{NativePrompt, NativeResource, Natives, RegisteredTo
 use crate::catalog::offers::{Offers, Share};
 use crate::catalog::pages::{Lists, Pages};
 use crate::catalog::template::matches;
+use crate::catalog::view::{Condition, Unsaid};
 use crate::relay::queue::{Queue, Queues};
 use crate::relay::uris::inward;
 
@@ -58,6 +59,8 @@ pub(crate) struct Route {
     pub(crate) excluded_by: Option<Mode>,
     /// The definition as lists show it: under the offered name, every other byte from the server.
     pub(crate) definition: Raw,
+    /// A hash of the definition.
+    fingerprint: u64,
 }
 
 impl Route {
@@ -94,6 +97,10 @@ struct Group {
     routes: Vec<Arc<Route>>,
     /// Whether lists show them. Unlisted routes can still be looked up.
     listed: bool,
+    /// Whether a view shows anything of the server, so that its instructions may be shown too.
+    speaks: bool,
+    /// In a view: what it leaves out.
+    hidden: Vec<Arc<Route>>,
     summary: Arc<Summary>,
 }
 
@@ -136,8 +143,12 @@ pub(crate) struct Catalog {
     pub(crate) starting: usize,
     /// How many tools the mode hides.
     pub(crate) hidden: usize,
-    /// The tools whose calls an authorizer decides one by one. Empty except in a view.
-    by_arguments: HashSet<Arc<str>>,
+    /// The tools whose calls must meet a condition. Empty except in a view.
+    conditions: HashMap<Arc<str>, Condition>,
+    /// In a view: the names that the texts of servers must not show, by server.
+    unsaid: OnceLock<HashMap<Arc<str>, Unsaid>>,
+    /// Whether this is all that there is: false in a view that leaves something out.
+    pub(crate) is_whole: bool,
 }
 
 impl Catalog {
@@ -212,7 +223,9 @@ impl Catalog {
             instructions: OnceLock::new(),
             starting: offers.starting,
             hidden: groups.iter().map(|group| group.summary.hidden).sum(),
-            by_arguments: HashSet::new(),
+            conditions: HashMap::new(),
+            unsaid: OnceLock::new(),
+            is_whole: true,
             groups,
         };
         debug!(tools = total, starting = catalog.starting, hidden = catalog.hidden, "catalog merged");
@@ -243,7 +256,7 @@ impl Catalog {
     /// The lists in which a client sees a difference from `other`.
     pub(crate) fn changed(&self, other: &Self) -> Changed {
         let mut changed = Changed::NONE;
-        if !Arc::ptr_eq(&self.lists.pages, &other.lists.pages) {
+        if !self.lists.pages.is_like(&other.lists.pages) {
             changed = changed | Changed::TOOLS;
         }
         if !self.prompts.lists_the_same(&other.prompts) {
@@ -269,12 +282,8 @@ impl Catalog {
     /// of this program first; else every server with resources, those that list others under the same scheme
     /// first.
     pub(crate) fn resource_owner(&self, uri: &str) -> ResourceOwner {
-        let exact = self.resources.get(uri);
-        if let Some(entry) = exact.or_else(|| self.matching_template(uri)) {
-            return match &entry.target {
-                ItemTarget::Native(native) => ResourceOwner::Native(Arc::clone(native)),
-                ItemTarget::Server { owner, .. } => ResourceOwner::Servers(vec![owner.clone()]),
-            };
+        if let Some(owner) = self.known_owner(uri) {
+            return owner;
         }
         if let Some((server, _)) = inward(uri).filter(|_| self.uris == ResourceUris::Rewrite) {
             return ResourceOwner::Servers(self.owner(server).into_iter().collect());
@@ -288,6 +297,15 @@ impl Catalog {
         let (first, then): (Vec<_>, Vec<_>) =
             shares.filter(|share| share.features.resources).partition(|share| is_of_scheme(share));
         ResourceOwner::Servers(first.into_iter().chain(then).map(|share| Owner::of(share)).collect())
+    }
+
+    /// The one that lists a resource, or a template that the URI matches.
+    pub(crate) fn known_owner(&self, uri: &str) -> Option<ResourceOwner> {
+        let entry = self.resources.get(uri).or_else(|| self.matching_template(uri))?;
+        Some(match &entry.target {
+            ItemTarget::Native(native) => ResourceOwner::Native(Arc::clone(native)),
+            ItemTarget::Server { owner, .. } => ResourceOwner::Servers(vec![owner.clone()]),
+        })
     }
 
     /// The template that a URI matches.
@@ -311,12 +329,14 @@ impl Catalog {
                     prompts.entry(server).or_default().push(&entry.name);
                 }
             }
-            let shown = self.groups.iter().filter(|group| group.listed);
+            let shown = self.groups.iter().filter(|group| group.listed && group.speaks);
             let sections: Vec<String> = shown
                 .filter_map(|group| {
                     let share = group.share.as_ref()?;
                     let prompts = prompts.get(&*share.server).map_or(&[][..], Vec::as_slice);
-                    section(&share.server, share.instructions.as_deref(), prompts, group.said())
+                    let own = share.instructions.as_deref();
+                    let own = own.filter(|own| !self.leaves_unsaid(&share.server, own));
+                    section(&share.server, own, prompts, group.said())
                 })
                 .collect();
             (!sections.is_empty()).then(|| Raw::string(&sections.join("\n\n")))
@@ -368,7 +388,8 @@ impl Group {
             Some(known) => Arc::clone(&known.summary),
             None => Arc::new(Summary::new(&routes)),
         };
-        Self { share: Some(Arc::clone(share)), routes, listed, summary }
+        let hidden = Vec::new();
+        Self { share: Some(Arc::clone(share)), routes, listed, speaks: true, hidden, summary }
     }
 
     fn of_natives(natives: &[Arc<RegisteredTool>], before: Option<&Catalog>) -> Self {
@@ -381,12 +402,13 @@ impl Group {
                     target: Target::Native(Arc::clone(native)),
                     lock: native.tool.locked().then(|| lock(before, native.tool.name())),
                     excluded_by: None,
+                    fingerprint: fingerprint(&native.definition),
                     definition: native.definition.clone(),
                 })
             })
             .collect();
         let summary = Arc::new(Summary::new(&routes));
-        Self { share: None, routes, listed: true, summary }
+        Self { share: None, routes, listed: true, speaks: true, hidden: Vec::new(), summary }
     }
 
     /// The instructions of its tools, with their offered names.
@@ -414,6 +436,7 @@ impl Route {
         let admitted = mode != Mode::Readonly || tool.read_only;
         let tools = &share.upstream.config().tools;
         let locked = tools.get(&tool.name).and_then(|tool| tool.lock).unwrap_or(false);
+        let definition = definition(&name, tool, share.cached);
         Self {
             lock: locked.then(|| lock(before, &name)),
             server: Some(Arc::clone(&share.server)),
@@ -423,7 +446,8 @@ impl Route {
                 queue: Arc::clone(share.queue(&tool.name)),
             },
             excluded_by: (!admitted).then_some(mode),
-            definition: definition(&name, tool, share.cached),
+            fingerprint: fingerprint(&definition),
+            definition,
             name,
         }
     }
@@ -434,11 +458,16 @@ impl Summary {
         let shown = || routes.iter().filter(|route| route.excluded_by.is_none());
         let mut fingerprint = Fnv::new();
         for route in shown() {
-            fingerprint.add(route.definition.bytes());
-            fingerprint.add(&[0]);
+            fingerprint.add(&route.fingerprint.to_le_bytes());
         }
         Self { fingerprint: fingerprint.whole(), hidden: routes.len() - shown().count() }
     }
+}
+
+fn fingerprint(definition: &Raw) -> u64 {
+    let mut fingerprint = Fnv::new();
+    fingerprint.add(definition.bytes());
+    fingerprint.whole()
 }
 
 fn listed(groups: &[Group]) -> impl Iterator<Item = &Arc<Route>> {

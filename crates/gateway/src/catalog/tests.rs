@@ -1,5 +1,7 @@
 //! Tests of merging, without servers: handles to servers that cannot start, and made-up lists.
 
+use std::collections::HashSet;
+
 use bridgehead_config::{GatewaySettings, Launch, ServerConfig};
 use bridgehead_upstream::{RestartPolicy, Surroundings};
 use serde_json::{Value, json};

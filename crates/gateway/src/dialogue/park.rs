@@ -207,6 +207,17 @@ impl Parks {
         })
     }
 
+    /// Ends the parked call that a state names, if the state is for this request: its principal may not continue it.
+    pub(crate) fn abandon(&self, sealed: &str, subject: &SealedFor) {
+        let content = self.seal.open(sealed, subject);
+        let id = content.as_deref().and_then(|content| content.first_chunk::<16>());
+        let park = id.and_then(|id| self.table.lock().parked.get(id).cloned());
+        if let Some(park) = park {
+            debug!(correlationId = %park.correlation, "a parked call is denied now; it is cancelled");
+            self.end(&park);
+        }
+    }
+
     /// The result that asks the client all open questions, with a state for the round that the client answers
     /// in.
     fn ask(&self, park: &Park, subject: &SealedFor, server_info: &Raw) -> Outcome {

@@ -16,7 +16,10 @@ use bridgehead_wire::{Level, Method, Object, Raw, Spliced, key, notification};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
+use crate::access::Principal;
+use crate::catalog::Catalog;
 use crate::gate::CallRecord;
 use crate::relay::request::Outcome;
 
@@ -39,6 +42,10 @@ struct Inner {
     listen: Option<Raw>,
     /// The number of the session that it belongs to.
     session: Option<u64>,
+    /// Whose it is; `None` if its owner may hear everything.
+    principal: Option<Principal>,
+    /// Cancelled when the principal lost something that it listens to.
+    ended: CancellationToken,
     lists: Lists,
     /// The wanted log level plus one; 0 for no log lines. Read with every call.
     level: AtomicU8,
@@ -54,6 +61,10 @@ struct FeedState {
     tasks: HashMap<TaskOrigin, FollowedTask>,
     lines: VecDeque<Raw>,
 }
+
+/// What clients saw before a change.
+#[derive(Debug, Default)]
+pub(crate) struct SeenBefore(HashMap<usize, Arc<Catalog>>);
 
 /// A resource that a client follows. The record of the request that subscribed ends with it.
 #[derive(Debug, Default)]
@@ -89,26 +100,41 @@ pub(crate) struct TaskOrigin {
 struct FollowedTask {
     /// The id that the client knows it by.
     offered: String,
+    /// The tool whose call became the task, by the server's name of it.
+    tool: String,
     watch: Option<Watch>,
     /// Its current state, if the client has not been told yet.
     state: Option<Raw>,
 }
 
 impl Feeds {
-    /// Opens the feed of a legacy session: all lists, and what it subscribes to later.
+    /// Opens the feed of a legacy session that may hear everything: all lists, and what it subscribes to later.
     pub fn open_session(&self, session: u64) -> Feed {
-        self.open(None, Some(session), Lists::ALL)
+        self.open(None, Some(session), None, Lists::ALL)
+    }
+
+    /// Opens the feed of a principal's legacy session.
+    pub(crate) fn open_session_of(&self, principal: &Principal, session: u64) -> Feed {
+        self.open(None, Some(session), Some(principal.clone()), Lists::ALL)
     }
 
     /// Opens the feed of a `subscriptions/listen`.
-    pub(crate) fn open_listen(&self, id: Raw, lists: Lists) -> Feed {
-        self.open(Some(id), None, lists)
+    pub(crate) fn open_listen(&self, principal: &Principal, id: Raw, lists: Lists) -> Feed {
+        self.open(Some(id), None, Some(principal.clone()), lists)
     }
 
-    fn open(&self, listen: Option<Raw>, session: Option<u64>, lists: Lists) -> Feed {
+    fn open(
+        &self,
+        listen: Option<Raw>,
+        session: Option<u64>,
+        principal: Option<Principal>,
+        lists: Lists,
+    ) -> Feed {
         let inner = Inner {
             listen,
             session,
+            principal,
+            ended: CancellationToken::new(),
             lists,
             level: AtomicU8::new(0),
             state: Mutex::default(),
@@ -131,20 +157,68 @@ impl Feeds {
         if lists.is_empty() {
             return;
         }
-        self.each(|feed| {
-            let wanted = feed.lists.and(lists);
-            if !wanted.is_empty() {
-                let mut state = feed.state.lock();
-                state.changed = state.changed | wanted;
-                drop(state);
-                feed.bell.notify_one();
+        self.each(|feed| feed.changed(lists));
+    }
+
+    /// What each client sees now, as far as `last` knows.
+    pub(crate) fn seen(&self, last: impl Fn(&Principal) -> Option<Arc<Catalog>>) -> SeenBefore {
+        let feeds: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let seen = feeds.into_iter().filter_map(|feed| {
+            let seen = last(feed.principal.as_ref()?)?;
+            Some((feed.number(), seen))
+        });
+        SeenBefore(seen.collect())
+    }
+
+    /// Reports to each client the lists that have changed for it: `changed` compares what its principal sees with what it
+    /// saw before.
+    pub(crate) fn changed_for(
+        &self,
+        before: &SeenBefore,
+        changed: impl Fn(&Principal, Option<&Catalog>) -> Lists,
+    ) {
+        self.each(|feed| match &feed.principal {
+            Some(principal) => {
+                feed.changed(changed(principal, before.0.get(&feed.number()).map(|seen| &**seen)));
             }
+            None => feed.changed(Lists::ALL),
         });
     }
 
-    /// Reports that a resource has changed. If `session` is set, only that session is told: its own server
-    /// said so.
-    pub(crate) fn updated(&self, session: Option<u64>, params: &Raw) {
+    /// Ends what clients follow and may not follow any more. A `subscriptions/listen` that lost something ends altogether,
+    /// because what it follows was agreed with its client.
+    pub(crate) fn review(
+        &self,
+        may_read: impl Fn(&Principal, &str) -> bool,
+        may_call: impl Fn(&Principal, &str, &str) -> bool,
+    ) {
+        self.each(|feed| {
+            let Some(principal) = &feed.principal else { return };
+            let (uris, tasks) = {
+                let state = feed.state.lock();
+                let tasks = state.tasks.iter().map(|(place, task)| (place.clone(), task.tool.clone()));
+                (state.resources.keys().cloned().collect::<Vec<_>>(), tasks.collect::<Vec<_>>())
+            };
+            let lost: Vec<String> = uris.into_iter().filter(|uri| !may_read(principal, uri)).collect();
+            let lost_tasks: Vec<TaskOrigin> = tasks
+                .into_iter()
+                .filter(|(place, tool)| !may_call(principal, &place.server, tool))
+                .map(|(place, _)| place)
+                .collect();
+            if feed.listen.is_some() && !(lost.is_empty() && lost_tasks.is_empty()) {
+                feed.ended.cancel();
+            }
+            lost.iter().for_each(|uri| feed.leave(uri));
+            let mut state = feed.state.lock();
+            let left: Vec<_> = lost_tasks.iter().map(|place| state.tasks.remove(place)).collect();
+            drop(state);
+            drop(left);
+        });
+    }
+
+    /// Reports that a resource has changed, to those who may read it. If `session` is set, only that session
+    /// is told: its own server said so.
+    pub(crate) fn updated(&self, session: Option<u64>, params: &Raw, may_read: impl Fn(&Principal) -> bool) {
         let uri = Object::parse(params).ok().and_then(|params| params.get("uri")?.to_text());
         let Some(uri) = uri else { return };
         self.each(|feed| {
@@ -155,6 +229,9 @@ impl Feeds {
             let wanted = state.resources.contains_key(&uri)
                 || state.resources.keys().any(|wanted| is_within(&uri, wanted));
             if !wanted || state.updated.iter().any(|(known, _)| *known == uri) {
+                return;
+            }
+            if !feed.principal.as_ref().is_none_or(&may_read) {
                 return;
             }
             // A followed resource may have any number of sub-resources.
@@ -177,13 +254,23 @@ impl Feeds {
         });
     }
 
-    /// Passes on a log line that belongs to no single request, to sessions that asked for its level.
-    pub(crate) fn logged(&self, session: Option<u64>, level: Level, params: &Raw) {
+    /// Passes on a log line that belongs to no single request, to sessions that asked for its level and may
+    /// hear it.
+    pub(crate) fn logged(
+        &self,
+        session: Option<u64>,
+        level: Level,
+        params: &Raw,
+        may_hear: impl Fn(&Principal) -> bool,
+    ) {
         self.each(|feed| {
             if session.is_some() && feed.session != session {
                 return;
             }
             if feed.level().is_none_or(|wanted| level < wanted) {
+                return;
+            }
+            if !feed.principal.as_ref().is_none_or(&may_hear) {
                 return;
             }
             let mut state = feed.state.lock();
@@ -210,7 +297,7 @@ impl Feeds {
     /// Finds servers again for followed resources and tasks whose watch is over.
     pub(crate) fn watch_again(
         &self,
-        watch: impl Fn(&str) -> Option<Watch>,
+        watch: impl Fn(Option<&Principal>, &str) -> Option<Watch>,
         watch_task: impl Fn(&TaskOrigin) -> Option<Watch>,
     ) {
         self.each(|feed| {
@@ -234,7 +321,7 @@ impl Feeds {
                 lost.map(|(uri, _)| uri.clone()).collect()
             };
             for uri in lost {
-                let found = watch(&uri);
+                let found = watch(feed.principal.as_ref(), &uri);
                 if let Some(held) = feed.state.lock().resources.get_mut(&uri) {
                     held.watch = found;
                 }
@@ -286,11 +373,11 @@ impl Feed {
     }
 
     /// Follows a task under the id that the client knows it by. Returns whether there was room.
-    pub(crate) fn follow_task(&self, place: TaskOrigin, offered: &str, watch: Watch) -> bool {
+    pub(crate) fn follow_task(&self, place: TaskOrigin, tool: String, offered: &str, watch: Watch) -> bool {
         let mut state = self.0.state.lock();
         let room = state.tasks.len() < MOST_RESOURCES || state.tasks.contains_key(&place);
         if room {
-            let task = FollowedTask { offered: offered.to_owned(), watch: Some(watch), state: None };
+            let task = FollowedTask { offered: offered.to_owned(), tool, watch: Some(watch), state: None };
             state.tasks.insert(place, task);
         }
         room
@@ -298,11 +385,12 @@ impl Feed {
 
     /// Stops following a resource.
     pub(crate) fn leave(&self, uri: &str) {
-        let mut state = self.0.state.lock();
-        let left = state.resources.remove(uri);
-        state.updated.retain(|(updated, _)| updated != uri && !is_within(updated, uri));
-        drop(state);
-        drop(left);
+        self.0.leave(uri);
+    }
+
+    /// Resolves when its principal lost something that it listens to.
+    pub(crate) async fn ended(&self) {
+        self.0.ended.cancelled().await;
     }
 
     /// Drops everything: the client wants nothing any more.
@@ -314,6 +402,29 @@ impl Feed {
 }
 
 impl Inner {
+    /// Identifies it among those that exist.
+    fn number(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn changed(&self, lists: Lists) {
+        let wanted = self.lists.and(lists);
+        if !wanted.is_empty() {
+            let mut state = self.state.lock();
+            state.changed = state.changed | wanted;
+            drop(state);
+            self.bell.notify_one();
+        }
+    }
+
+    fn leave(&self, uri: &str) {
+        let mut state = self.state.lock();
+        let left = state.resources.remove(uri);
+        state.updated.retain(|(updated, _)| updated != uri && !is_within(updated, uri));
+        drop(state);
+        drop(left);
+    }
+
     fn level(&self) -> Option<Level> {
         let number = usize::from(self.level.load(Ordering::Acquire));
         number.checked_sub(1).and_then(|number| Level::ALL.get(number)).copied()
@@ -406,7 +517,7 @@ mod tests {
     fn lists_are_told_once() {
         let feeds = Feeds::default();
         let session = feeds.open_session(1);
-        let listen = feeds.open_listen(Raw::string("l"), Lists::PROMPTS);
+        let listen = feeds.open_listen(&Principal::local(), Raw::string("l"), Lists::PROMPTS);
         assert_eq!(now(&session), None);
         feeds.changed(Lists::TOOLS);
         feeds.changed(Lists::TOOLS | Lists::PROMPTS);
@@ -427,24 +538,25 @@ mod tests {
     #[test]
     fn resources_are_told_to_their_followers() {
         let feeds = Feeds::default();
-        let (one, other) = (feeds.open_session(1), feeds.open_listen(Raw::literal("7"), Lists::NONE));
+        let (one, other) =
+            (feeds.open_session(1), feeds.open_listen(&Principal::local(), Raw::literal("7"), Lists::NONE));
         assert!(one.follow("a://b", None) && other.follow("a://b/", None));
         let params = Raw::literal(
             r#"{"uri":"a://b/c","x":1.0,"_meta":{"io.modelcontextprotocol/subscriptionId":3,"v/k":1}}"#,
         );
-        feeds.updated(None, &params);
-        feeds.updated(None, &params);
-        feeds.updated(None, &Raw::literal(r#"{"uri":"a://bc"}"#));
-        feeds.updated(None, &Raw::literal("{}"));
+        feeds.updated(None, &params, |_| true);
+        feeds.updated(None, &params, |_| true);
+        feeds.updated(None, &Raw::literal(r#"{"uri":"a://bc"}"#), |_| true);
+        feeds.updated(None, &Raw::literal("{}"), |_| true);
         assert_eq!(
             now(&one).unwrap(),
             r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a://b/c","x":1.0,"_meta":{"v/k":1}}}"#
         );
         assert_eq!(now(&one), None);
         assert!(now(&other).unwrap().contains(r#""io.modelcontextprotocol/subscriptionId":7"#));
-        feeds.updated(Some(2), &params);
+        feeds.updated(Some(2), &params, |_| true);
         assert_eq!(now(&one), None, "it was another session's own server");
-        feeds.updated(Some(1), &params);
+        feeds.updated(Some(1), &params, |_| true);
         one.leave("a://b");
         assert_eq!(now(&one), None);
     }
@@ -455,25 +567,25 @@ mod tests {
         let feeds = Feeds::default();
         let feed = feeds.open_session(1);
         let line = |number: usize| Raw::encode(&serde_json::json!({"level": "error", "data": number}));
-        feeds.logged(None, Level::Error, &line(0));
+        feeds.logged(None, Level::Error, &line(0), |_| true);
         assert_eq!(now(&feed), None, "the client asked for no log lines");
         feed.set_level(Level::Warning);
-        feeds.logged(None, Level::Notice, &line(1));
+        feeds.logged(None, Level::Notice, &line(1), |_| true);
         assert_eq!(now(&feed), None, "below the wanted level");
-        feeds.logged(Some(2), Level::Error, &line(1));
+        feeds.logged(Some(2), Level::Error, &line(1), |_| true);
         assert_eq!(now(&feed), None, "it was another session's own server");
         for (session, level) in [(None, Level::Warning), (Some(1), Level::Emergency)] {
-            feeds.logged(session, level, &line(7));
+            feeds.logged(session, level, &line(7), |_| true);
             assert!(now(&feed).unwrap().contains(r#""data":7"#), "{level:?}");
         }
         for number in 0..MOST_LINES + 2 {
-            feeds.logged(None, Level::Error, &line(number));
+            feeds.logged(None, Level::Error, &line(number), |_| true);
         }
         for number in 2..MOST_LINES + 2 {
             assert!(now(&feed).unwrap().contains(&format!(r#""data":{number},"#)), "{number}");
         }
         assert_eq!(now(&feed), None);
-        feeds.logged(None, Level::Error, &line(0));
+        feeds.logged(None, Level::Error, &line(0), |_| true);
         feed.close();
         assert_eq!(now(&feed), None);
     }

@@ -9,6 +9,8 @@ use bridgehead_wire::{Era, Level, Method, Object, Raw, RpcError, Spliced, code, 
 use bytes::BytesMut;
 use serde_json::json;
 
+use crate::access::views::resource;
+use crate::access::{Action, Authorizer, Decision, Principal};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::ResourceOwner;
 use crate::feeds::{Feed, tagged};
@@ -18,7 +20,7 @@ use crate::life::session::Session;
 use crate::relay::rewrite::{declares_tasks, log_for, takes_levels};
 use crate::relay::uris::with_uri;
 use crate::surface::named;
-use crate::surface::resources::resource_not_found;
+use crate::surface::resources::{NO_SUCH_RESOURCE, resource_not_found};
 
 /// How long the answer waits for servers to be told of a new log level.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,9 +28,9 @@ const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
 const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    /// The feed of a legacy session; always the same one for a session.
-    pub fn feed(&self, session: &Session) -> Feed {
-        session.feed_or(|number| self.inner().feeds.open_session(number))
+    /// The feed of a principal's legacy session; always the same one for a session.
+    pub fn feed(&self, principal: &Principal, session: &Session) -> Feed {
+        session.feed_or(|number| self.inner().feeds.open_session_of(principal, number))
     }
 
     /// Legacy: sends log lines of this level and above from now on.
@@ -42,7 +44,7 @@ impl Gateway {
             let names = Level::ALL.map(Level::as_str).join(", ");
             return Err(RpcError::new(code::INVALID_PARAMS, &format!("`level` must be one of {names}")));
         };
-        self.feed(&caller.session).set_level(level);
+        self.feed(&caller.principal, &caller.session).set_level(level);
         // Modern servers, and those that start later, are told with the next request.
         let telling = self.upstreams().into_iter().map(|upstream| async move {
             if let UpstreamState::Ready(ready) = upstream.state()
@@ -63,18 +65,24 @@ impl Gateway {
         record: &mut CallRecord,
     ) -> Result<Spliced, RpcError> {
         let uri = named(&request.params, "uri", "resource")?;
-        let mut owner = self.inner().resource_owner(&caller.principal, &uri);
-        if owner.is_nobody() {
+        let (inner, principal) = (self.inner(), &caller.principal);
+        let mut owner = inner.resource_owner(principal, &uri);
+        // Under an authorizer, what is denied and what is not listed wait alike.
+        let is_policed = inner.views.authorizer().is_some();
+        if owner.is_nobody() || is_policed && inner.view(principal).known_owner(&uri).is_none() {
             self.wait_for_servers().await;
-            owner = self.inner().resource_owner(&caller.principal, &uri);
+            owner = inner.resource_owner(principal, &uri);
         }
         let servers = match owner {
             ResourceOwner::Servers(servers) if servers.is_empty() => {
-                return Err(resource_not_found(Era::Legacy, "no server has this resource", None, &uri));
+                if let Some(why) = inner.why_unreadable(principal, &uri) {
+                    record.denied(why);
+                }
+                return Err(resource_not_found(Era::Legacy, NO_SUCH_RESOURCE, None, &uri));
             }
             ResourceOwner::Servers(servers) => servers,
             ResourceOwner::Native(_) => {
-                return match self.feed(&caller.session).subscribe(&uri, None, record) {
+                return match self.feed(&caller.principal, &caller.session).subscribe(&uri, None, record) {
                     true => Ok(Raw::literal("{}").into()),
                     false => Err(too_many()),
                 };
@@ -88,7 +96,7 @@ impl Gateway {
         let watch =
             own.as_ref().unwrap_or(&owner.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
         let settled = watch.settled();
-        match self.feed(&caller.session).subscribe(&uri, Some(watch), record) {
+        match self.feed(&caller.principal, &caller.session).subscribe(&uri, Some(watch), record) {
             true => {
                 // Every change after the answer is reported. If the server takes longer, only changes after
                 // it has accepted the watch are.
@@ -102,7 +110,7 @@ impl Gateway {
     /// Legacy: ends a subscription. An unknown one is not an error.
     pub(crate) fn unsubscribe(&self, caller: &Caller, request: &ClientRequest) -> Result<Spliced, RpcError> {
         let uri = named(&request.params, "uri", "resource")?;
-        self.feed(&caller.session).leave(&uri);
+        self.feed(&caller.principal, &caller.session).leave(&uri);
         Ok(Raw::literal("{}").into())
     }
 
@@ -145,7 +153,7 @@ impl Gateway {
             }
         }
         let id = id.raw().clone();
-        let feed = self.inner().feeds.open_listen(id.clone(), lists);
+        let feed = self.inner().feeds.open_listen(&caller.principal, id.clone(), lists);
         let (mut followed, mut settled) = (Vec::new(), Vec::new());
         for uri in filter.resource_subscriptions {
             let watch = match self.inner().resource_owner(&caller.principal, &uri) {
@@ -164,9 +172,9 @@ impl Gateway {
         // A client that did not declare tasks is told of none.
         if request.meta.client_capabilities.as_ref().is_some_and(declares_tasks) {
             for offered in filter.task_ids {
-                let Some((owner, watch)) = self.watch_task(caller, &offered) else { continue };
+                let Some((owner, tool, watch)) = self.watch_task(caller, &offered) else { continue };
                 settled.push(watch.settled());
-                if feed.follow_task(owner, &offered, watch) {
+                if feed.follow_task(owner, tool, &offered, watch) {
                     tasks.push(offered);
                 }
             }
@@ -185,8 +193,10 @@ impl Gateway {
         let mut message = acknowledged.freeze();
         while sink.deliver(message).await {
             message = tokio::select! {
-                message = feed.next() => message,
+                biased;
                 () = sink.closed() => break,
+                () = feed.ended() => break,
+                message = feed.next() => message,
             };
         }
         let marks = json!({
@@ -213,9 +223,29 @@ impl Inner {
         Some(owner.upstream.watch_resource(self.catalog.load().own_uri(uri)))
     }
 
-    /// The same for an existing subscription: its principal was checked when it began.
-    pub(crate) fn watch_again(&self, uri: &str) -> Option<Watch> {
-        self.watch(self.catalog.load().resource_owner(uri), uri)
+    /// The same for an existing subscription.
+    pub(crate) fn watch_again(&self, principal: Option<&Principal>, uri: &str) -> Option<Watch> {
+        let owner = match principal {
+            Some(principal) => self.resource_owner(principal, uri),
+            None => self.catalog.load().resource_owner(uri),
+        };
+        self.watch(owner, uri)
+    }
+
+    /// Whether a principal may be told of a change of a resource, by the server's URI.
+    pub(crate) fn may_read(&self, principal: &Principal, server: Option<&str>, uri: &str) -> bool {
+        let decide = |it: &Arc<dyn Authorizer>| it.decide(principal, Action::Read, resource(server, uri));
+        self.views.authorizer().is_none_or(|authorizer| decide(authorizer) != Decision::Deny)
+    }
+
+    /// Whether a principal may be shown a log line of a server: something of the server, and nothing that the line names, is
+    /// hidden from it.
+    fn may_hear(&self, principal: &Principal, server: &str, line: &Raw) -> bool {
+        if self.views.authorizer().is_none() {
+            return true;
+        }
+        let view = self.view(principal);
+        view.shows(server) && !view.leaves_unsaid(server, line.as_str())
     }
 
     /// Receives what servers say outside of any request.
@@ -224,15 +254,26 @@ impl Inner {
         NoticeSink::new(move |origin, notice| {
             let Some(gateway) = gateway.upgrade() else { return };
             match notice {
-                Notice::Updated(params) if gateway.settings.resource_uris == ResourceUris::Rewrite => {
-                    gateway.feeds.updated(origin.session, &with_uri(origin.server, params));
+                Notice::Updated(params) => {
+                    let uri = Object::parse(params).ok().and_then(|params| params.get("uri")?.to_text());
+                    let uri = uri.unwrap_or_default();
+                    let may_read =
+                        |principal: &Principal| gateway.may_read(principal, Some(origin.server), &uri);
+                    match gateway.settings.resource_uris {
+                        ResourceUris::Keep => gateway.feeds.updated(origin.session, params, may_read),
+                        ResourceUris::Rewrite => {
+                            let params = with_uri(origin.server, params);
+                            gateway.feeds.updated(origin.session, &params, may_read);
+                        }
+                    }
                 }
-                Notice::Updated(params) => gateway.feeds.updated(origin.session, params),
                 Notice::Task(params) => gateway.task_changed(origin, params),
                 Notice::Log(params) => {
                     let several = gateway.upstreams.try_read().is_none_or(|all| all.len() > 1);
                     if let Some((level, params)) = log_for(params, several.then_some(origin.server)) {
-                        gateway.feeds.logged(origin.session, level, &params);
+                        gateway.feeds.logged(origin.session, level, &params, |principal| {
+                            gateway.may_hear(principal, origin.server, &params)
+                        });
                     }
                 }
             }

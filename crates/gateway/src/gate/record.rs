@@ -45,6 +45,9 @@ struct Open {
     stage: Stage,
     /// How long it waited: for the tool's lock and in the server's queue.
     queued: Duration,
+    /// Why its subject, which exists, does not exist for its principal. The client is told what it would be told of an
+    /// unknown one; the record says this.
+    denied: Option<String>,
     /// Whether its charge is given back.
     refunded: bool,
 }
@@ -85,6 +88,7 @@ impl CallRecord {
                 entered: None,
                 stage: Stage::New,
                 queued: Duration::ZERO,
+                denied: subject.denied().map(str::to_owned),
                 refunded: false,
             }),
         };
@@ -144,6 +148,13 @@ impl CallRecord {
         entered.map(drop)
     }
 
+    /// Has the record say that its subject is denied to the principal, whatever the client is told.
+    pub(crate) fn denied(&mut self, why: String) {
+        if let Some(open) = &mut self.open {
+            open.denied = Some(why);
+        }
+    }
+
     /// Adds the time that the call waited for the tool's lock or in the server's queue.
     pub(crate) fn waited(&mut self, queued: Duration) {
         if let Some(open) = &mut self.open {
@@ -157,7 +168,14 @@ impl CallRecord {
         let Some(open) = self.open.take() else { return outcome };
         let retryable = matches!(&outcome, Outcome::Failed(error) if error.code.retryable());
         let ticket = if let Stage::Entered(ticket) = open.stage { ticket } else { None };
-        open.close(ticket, ending(&outcome), retryable);
+        let ending = match &open.denied {
+            Some(why) => {
+                let code = Cow::Borrowed(Code::Denied.as_str());
+                Ending::Error { code, message: why.clone(), details: None }
+            }
+            None => ending(&outcome),
+        };
+        open.close(ticket, ending, retryable);
         outcome
     }
 }

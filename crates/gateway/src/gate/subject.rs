@@ -28,6 +28,11 @@ pub(crate) trait Subject: Sync {
     /// What the client said besides the name, as the record keeps it: a JSON text.
     fn arguments(&self) -> Bytes;
 
+    /// Why it does not exist for the principal, although it exists.
+    fn denied(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether this request may be made, if that depends on its arguments. What a principal may not use at
     /// all is not in its view, and so is not found.
     fn authorize(&self, _gate: &Gate, _call: &Call<'_>) -> Result<(), GatewayError> {

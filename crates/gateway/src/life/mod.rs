@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
+use crate::access::Thing;
 use crate::catalog::Target;
 use crate::gateway::{Gateway, Inner};
 use crate::life::session::Session;
@@ -38,6 +39,21 @@ pub(crate) struct Run {
     surroundings: Surroundings,
     stop: CancellationToken,
     tasks: TaskTracker,
+}
+
+/// A tool of a server that was removed from the configuration.
+#[derive(Debug)]
+pub(crate) struct GoneTool {
+    pub(crate) server: Arc<str>,
+    pub(crate) own: Box<str>,
+    pub(crate) read_only: bool,
+}
+
+impl GoneTool {
+    /// The tool as an authorizer knew it.
+    pub(crate) fn thing(&self) -> Thing<'_> {
+        Thing { server: Some(&self.server), name: &self.own, read_only: self.read_only }
+    }
 }
 
 /// What a new configuration changed, each list in the order of its configuration.
@@ -257,13 +273,15 @@ impl Inner {
     /// Remembers the tools of removed servers, so that a call of one gets a precise error.
     fn remember_removed(&self, removed: &[&Upstream], kept: &HashSet<&ServerName>) {
         let mut gone = self.gone.lock();
-        gone.retain(|_, server| !kept.iter().any(|kept| kept.as_str() == &**server));
+        gone.retain(|_, tool| !kept.iter().any(|kept| kept.as_str() == &*tool.server));
         let catalog = self.catalog.load();
         for route in catalog.routes() {
             if let Target::Upstream { upstream, .. } = &route.target
                 && removed.iter().any(|old| old.is(upstream))
             {
-                gone.insert(Arc::clone(&route.name), upstream.name().as_ref().into());
+                let Thing { name, read_only, .. } = route.thing();
+                let server = upstream.name().as_ref().into();
+                gone.insert(Arc::clone(&route.name), GoneTool { server, own: name.into(), read_only });
             }
         }
     }

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::access::Principal;
 use crate::catalog::offers::without_effect;
 use crate::catalog::similar::similar;
 use crate::gateway::{Gateway, Inner};
@@ -199,6 +200,17 @@ pub struct ServerStatus {
 }
 
 impl ServerStatus {
+    /// Removes what tells of other principals, or may name things that they alone may use.
+    fn conceal(&mut self) {
+        self.reason = self.reason.take().map(|_| "ask an operator of the gateway".to_owned());
+        self.next_step = None;
+        (self.pid, self.pids, self.memory_bytes, self.in_flight) = (None, Vec::new(), None, None);
+        (self.beside, self.pool, self.queue) = (Vec::new(), None, Value::Null);
+        (self.last_init, self.last_exit, self.last_error) = (None, None, None);
+        (self.stderr, self.findings) = (Vec::new(), Vec::new());
+        (self.limits, self.confinement) = (None, None);
+    }
+
     fn offers(&mut self, server: &ServerConfig, listing: Option<&Listing>) {
         if let Some(listing) = listing {
             self.findings.extend(without_effect(server, listing));
@@ -239,7 +251,7 @@ impl Gateway {
         self.inner().status()
     }
 
-    /// The answer of `server_health`.
+    /// The answer of `server_health` to someone who may use everything.
     pub fn health(&self) -> Value {
         json!(self.status())
     }
@@ -298,6 +310,25 @@ impl Gateway {
 }
 
 impl Inner {
+    /// The status as a principal may see it. One that may not use everything sees the servers that it may use, and of these
+    /// no more than whether they serve: what others do, and the words of servers, may tell of what it may not use.
+    pub(crate) fn status_for(&self, principal: &Principal) -> Status {
+        let view = self.view(principal);
+        let mut status = self.status();
+        if view.is_whole {
+            return status;
+        }
+        status.upstreams.retain(|server| !self.views.hides(principal, &server.name));
+        for server in &mut status.upstreams {
+            server.tools = server.tools.map(|_| view.shown_of(&server.name));
+            server.conceal();
+        }
+        status.reload = None;
+        status.queues = Vec::new();
+        status.counters = json!({"toolsHiddenByMode": view.hidden});
+        status
+    }
+
     pub(crate) fn status(&self) -> Status {
         let upstreams = self.upstreams.read().clone();
         let (addresses, reload) = {

@@ -41,7 +41,7 @@ impl Gateway {
             if let Some(found) = find(&self.inner().view(principal)) {
                 return Some(found);
             }
-            let Some(until) = self.inner().starts_until(name, began) else { break };
+            let Some(until) = self.inner().starts_until(principal, name, began) else { break };
             if tokio::time::timeout_at(until, merged.changed()).await.is_err() {
                 return find(&self.inner().view(principal));
             }
@@ -54,7 +54,7 @@ impl Gateway {
 impl Inner {
     /// The time until which a call that began at `began` waits for servers that are starting or restarting
     /// and may have what it names.
-    fn starts_until(&self, name: Option<&str>, began: Instant) -> Option<Instant> {
+    fn starts_until(&self, principal: &Principal, name: Option<&str>, began: Instant) -> Option<Instant> {
         let upstreams = self.upstreams.read();
         let may_have = |upstream: &&Upstream| {
             let config = upstream.config();
@@ -64,7 +64,9 @@ impl Inner {
             })
         };
         let catalog = self.catalog.load();
-        let until = upstreams.iter().filter(may_have).filter_map(|upstream| {
+        // What a principal may not use does not make it wait, or the wait would tell of it.
+        let seen = |upstream: &&Upstream| !self.views.hides(principal, upstream.name().as_ref());
+        let until = upstreams.iter().filter(may_have).filter(seen).filter_map(|upstream| {
             let patience = match upstream.state() {
                 UpstreamState::Starting { since, known: None } => since + INIT_TIMEOUT,
                 // Its tools are not listed at the moment, and the next attempt may bring them.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{Keep, named, said, told};
+use crate::access::Action;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::ResourceOwner;
 use crate::catalog::items::{Entry, ItemTarget, Owner};
@@ -32,6 +33,8 @@ struct WantedCompletion<'a> {
     name: Arc<str>,
     found: Result<Completed, RpcError>,
     request: &'a ClientRequest,
+    /// Why it is not found, if it exists for others.
+    denied: Option<String>,
 }
 
 impl Gateway {
@@ -45,7 +48,8 @@ impl Gateway {
         let reference = Reference::read(request)?;
         let found = self.inner().completed(&call, &reference);
         let kind = found.as_ref().map_or("completion", |found| found.kind);
-        let wanted = WantedCompletion { name: reference.name.into(), found, request };
+        let denied = if found.is_err() { self.inner().why_not_completed(caller, &reference) } else { None };
+        let wanted = WantedCompletion { name: reference.name.into(), found, request, denied };
         let gate = &self.inner().gate;
         let outcome = gate.pass(&call, &wanted).await;
         gate.tell(&call, (kind, &wanted.name), outcome, Keep::Never)
@@ -84,6 +88,19 @@ impl Reference {
 }
 
 impl Inner {
+    fn why_not_completed(&self, caller: &Caller, reference: &Reference) -> Option<String> {
+        let (principal, name) = (&caller.principal, &reference.name);
+        if reference.is_prompt {
+            return self.why_denied(principal, Action::Get, |whole| {
+                whole.prompts.get(name).map(|entry| entry.thing())
+            });
+        }
+        let template = self.why_denied(principal, Action::ReadSome, |whole| {
+            whole.templates.get(name).map(|entry| entry.thing())
+        });
+        template.or_else(|| self.why_unreadable(principal, name))
+    }
+
     fn completed(&self, call: &Call<'_>, reference: &Reference) -> Result<Completed, RpcError> {
         let Reference { object, is_prompt, name } = reference;
         let principal = &call.caller.principal;
@@ -143,6 +160,10 @@ impl Subject for WantedCompletion<'_> {
 
     fn server(&self) -> Option<&Arc<str>> {
         self.found.as_ref().ok().and_then(|found| found.owner.as_ref()).map(|owner| &owner.server)
+    }
+
+    fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
     }
 
     fn arguments(&self) -> Bytes {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{Keep, named};
+use crate::access::Action;
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::items::{Entry, ItemTarget, Owner};
 use crate::catalog::native::{self, BoundHandler, NativePrompt, PromptMessage};
@@ -23,6 +24,8 @@ struct WantedPrompt {
     /// The entry, or why there is none.
     entry: Result<Arc<Entry<NativePrompt>>, GatewayError>,
     arguments: Option<Raw>,
+    /// Why there is no entry, if the prompt exists for others.
+    denied: Option<String>,
 }
 
 /// What is left to do once the request is checked.
@@ -48,7 +51,15 @@ impl Gateway {
             )
             .await;
         }
+        let inner = self.inner();
+        let denied = match &entry {
+            Some(_) => None,
+            None => inner.why_denied(&caller.principal, Action::Get, |whole| {
+                whole.prompts.get(&name).map(|entry| entry.thing())
+            }),
+        };
         let wanted = WantedPrompt {
+            denied,
             entry: entry.ok_or_else(|| self.inner().why_unknown(&caller.principal, "prompt", &name)),
             name: name.into(),
             arguments: request.params.get("arguments"),
@@ -76,6 +87,10 @@ impl Subject for WantedPrompt {
             Ok(entry) => entry.server(),
             Err(error) => error.server.as_ref(),
         }
+    }
+
+    fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
     }
 
     fn arguments(&self) -> Bytes {

@@ -16,13 +16,20 @@ pub(crate) struct RefusedRequest<'a> {
     name: Arc<str>,
     request: &'a ClientRequest,
     why: GatewayError,
+    /// Why it does not exist for the principal, if that is why it is refused.
+    denied: Option<String>,
 }
 
 impl<'a> RefusedRequest<'a> {
     pub(crate) fn new(request: &'a ClientRequest, why: GatewayError) -> Self {
         let member = |name| request.params.get(name).and_then(|value| value.to_text());
         let name = ["name", "uri", "taskId"].into_iter().find_map(member).unwrap_or_default();
-        Self { name: name.into(), request, why }
+        Self { name: name.into(), request, why, denied: None }
+    }
+
+    /// The same for something that exists for others.
+    pub(crate) fn denied(request: &'a ClientRequest, why: GatewayError, denied: String) -> Self {
+        Self { denied: Some(denied), ..Self::new(request, why) }
     }
 }
 
@@ -35,6 +42,10 @@ impl Subject for RefusedRequest<'_> {
 
     fn server(&self) -> Option<&Arc<str>> {
         None
+    }
+
+    fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
     }
 
     fn arguments(&self) -> Bytes {

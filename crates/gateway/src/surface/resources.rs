@@ -16,6 +16,9 @@ use crate::gateway::Gateway;
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
 use crate::relay::rewrite::{Input, Rewrite};
 
+/// What a client is told of a resource that nobody has for it.
+pub(crate) const NO_SUCH_RESOURCE: &str = "no server has this resource";
+
 /// One resource, by the URI that the client used.
 struct WantedResource<'a> {
     uri: Arc<str>,
@@ -23,6 +26,8 @@ struct WantedResource<'a> {
     own: String,
     owner: ResourceOwner,
     request: &'a ClientRequest,
+    /// Why nobody has it, if somebody has it for others.
+    denied: Option<String>,
 }
 
 impl Gateway {
@@ -36,20 +41,31 @@ impl Gateway {
         let call = Call::new(caller, request, progress);
         let own = self.inner().catalog.load().own_uri(&uri).to_owned();
         let principal = &caller.principal;
-        let find = || self.inner().resource_owner(principal, &uri);
+        let inner = self.inner();
+        let find = || inner.resource_owner(principal, &uri);
+        let is_policed = inner.views.authorizer().is_some();
         let mut owner = find();
-        if owner.is_nobody() {
+        if is_policed {
+            // Denied or not listed: both wait alike for the servers that are starting.
+            let known = |view: &Catalog| view.known_owner(&uri);
+            if inner.view(principal).known_owner(&uri).is_none() {
+                Box::pin(self.wait_for(principal, None, known)).await;
+                owner = find();
+            }
+        } else if owner.is_nobody() {
             let find = |_: &Catalog| Some(find()).filter(|owner| !owner.is_nobody());
             owner = Box::pin(self.wait_for(principal, None, find)).await.unwrap_or(ResourceOwner::NOBODY);
         } else if matches!(&owner, ResourceOwner::Servers(servers) if servers.len() > 1) {
             self.wait_for_servers().await;
             owner = find();
         }
-        let wanted = WantedResource { uri: uri.into(), own, owner, request };
-        let gate = &self.inner().gate;
+        let denied = if owner.is_nobody() { inner.why_unreadable(principal, &uri) } else { None };
+        let is_listed = !is_policed || inner.view(principal).resources.get(&uri).is_some();
+        let wanted = WantedResource { uri: uri.into(), own, owner, request, denied };
+        let gate = &inner.gate;
         let outcome = gate.pass(&call, &wanted).await;
         match outcome {
-            Outcome::Relayed(error) => Err(resource_error(error, caller.era(), &wanted.uri)),
+            Outcome::Relayed(error) => Err(resource_error(error, caller.era(), &wanted.uri, is_listed)),
             outcome => gate.tell(&call, ("resource", &wanted.uri), outcome, Keep::Moment),
         }
     }
@@ -70,6 +86,10 @@ impl Subject for WantedResource<'_> {
             ResourceOwner::Servers(servers) if servers.len() == 1 => servers.first().map(|only| &only.server),
             ResourceOwner::Servers(_) | ResourceOwner::Native(_) => None,
         }
+    }
+
+    fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
     }
 
     fn arguments(&self) -> Bytes {
@@ -137,11 +157,12 @@ impl Subject for WantedResource<'_> {
 }
 
 fn no_such_resource(call: &Call<'_>, uri: &str) -> Outcome {
-    Outcome::Relayed(resource_not_found(call.caller.era(), "no server has this resource", None, uri))
+    Outcome::Relayed(resource_not_found(call.caller.era(), NO_SUCH_RESOURCE, None, uri))
 }
 
-/// A server's error about a resource, converted to the client's era.
-fn resource_error(error: RpcError, era: Era, uri: &str) -> RpcError {
+/// A server's error about a resource, converted to the client's era. Unless the resource is listed, "not found" has the
+/// gateway's words, which a resource that the client may not read gets too.
+fn resource_error(error: RpcError, era: Era, uri: &str, is_listed: bool) -> RpcError {
     let data = error.data();
     let names_uri = data
         .as_ref()
@@ -150,9 +171,10 @@ fn resource_error(error: RpcError, era: Era, uri: &str) -> RpcError {
         .is_some_and(|uri| uri.to_text().is_some());
     let not_found =
         error.code() == code::RESOURCE_NOT_FOUND || error.code() == code::INVALID_PARAMS && names_uri;
-    match not_found {
-        true => resource_not_found(era, &error.message(), data.as_ref(), uri),
-        false => error,
+    match (not_found, is_listed) {
+        (true, true) => resource_not_found(era, &error.message(), data.as_ref(), uri),
+        (true, false) => resource_not_found(era, NO_SUCH_RESOURCE, None, uri),
+        (false, _) => error,
     }
 }
 
@@ -184,7 +206,7 @@ mod tests {
                 Some(data) => RpcError::with_data(code, "x", &data),
                 None => RpcError::new(code, "x"),
             };
-            let body: Value = resource_error(error, era, "a://b").body().decode().unwrap();
+            let body: Value = resource_error(error, era, "a://b", true).body().decode().unwrap();
             assert_eq!(&body, expected);
         }
         let with = |code: i64, data: Value| json!({"code": code, "message": "x", "data": data});
@@ -199,5 +221,8 @@ mod tests {
         check(-32002, Some(json!([1])), Era::Legacy, &with(-32002, json!({"uri": "a://b"})));
         check(-32602, None, Era::Legacy, &json!({"code": -32602, "message": "x"}));
         check(-32603, Some(json!({"uri": "c"})), Era::Legacy, &with(-32603, json!({"uri": "c"})));
+        let unlisted = RpcError::with_data(-32002, "x", &json!({"uri": "c", "n": 1}));
+        let told: Value = resource_error(unlisted, Era::Legacy, "a://b", false).body().decode().unwrap();
+        assert_eq!(told, json!({"code": -32002, "message": NO_SUCH_RESOURCE, "data": {"uri": "a://b"}}));
     }
 }

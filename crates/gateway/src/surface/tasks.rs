@@ -1,7 +1,8 @@
 //! Tasks, an extension of the modern era: a call may be answered with a task, which its client polls by id.
 //!
-//! The client's id is the server's own id, sealed together with the server's name for the client's principal.
-//! The id tells where a later request goes and is useless to other principals; the gateway stores nothing.
+//! The client's id is the server's own id, sealed together with the names of server and tool for the client's
+//! principal. The id tells where a later request goes and is useless to other principals, and to one that may
+//! no longer call the tool; the gateway stores nothing.
 //! What the server says about the task passes unchanged except for the id. That includes unprompted
 //! notifications, which go to the listens that follow the task.
 
@@ -13,7 +14,9 @@ use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
 use bytes::Bytes;
 
 use super::{Keep, named, said};
+use crate::access::{Action, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
+use crate::catalog::Route;
 use crate::catalog::items::Owner;
 use crate::dialogue::park::Parks;
 use crate::dialogue::seal;
@@ -34,6 +37,8 @@ struct WantedTask<'a> {
     /// The owner of the task, and the server's id of it.
     found: Option<(Owner, String)>,
     request: &'a ClientRequest,
+    /// Why it is not found, if it was its principal's before.
+    denied: Option<String>,
 }
 
 impl Gateway {
@@ -45,12 +50,14 @@ impl Gateway {
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
         let offered = named(&request.params, ID, "task")?;
-        let opened = self.inner().parks.open_task(caller.principal.as_str(), &offered);
-        let found = opened.and_then(|(server, own)| {
-            let owner = self.inner().catalog.load().owner(&server)?;
-            Some((owner, own))
+        let (inner, principal) = (self.inner(), &caller.principal);
+        let opened = inner.parks.open_task(principal.as_str(), &offered);
+        let denied = opened.as_ref().and_then(|task| inner.why_no_task(principal, task));
+        let found = opened.filter(|_| denied.is_none()).and_then(|task| {
+            let owner = inner.catalog.load().owner(&task.server)?;
+            Some((owner, task.own))
         });
-        let wanted = WantedTask { offered: offered.into(), found, request };
+        let wanted = WantedTask { offered: offered.into(), found, request, denied };
         let call = Call::new(caller, request, progress);
         let gate = &self.inner().gate;
         let outcome = gate.pass(&call, &wanted).await;
@@ -67,6 +74,10 @@ impl Subject for WantedTask<'_> {
 
     fn server(&self) -> Option<&Arc<str>> {
         self.found.as_ref().map(|(owner, _)| &owner.server)
+    }
+
+    fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
     }
 
     fn arguments(&self) -> Bytes {
@@ -106,17 +117,31 @@ impl Subject for WantedTask<'_> {
 impl Gateway {
     /// Has the server of a task report its changes; `None` if the task is not this client's, or the server
     /// does not support tasks.
-    pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskOrigin, Watch)> {
-        let (server, own) = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
+    pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskOrigin, String, Watch)> {
+        let task = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
+        if self.inner().why_no_task(&caller.principal, &task).is_some() {
+            return None;
+        }
+        let OpenedTask { server, tool, own } = task;
         let owner = self.inner().catalog.load().owner(&server).filter(|owner| owner.features.tasks)?;
         let process = caller.session.uses(&owner.upstream, Era::Modern).ok()?;
         let session = process.is_some().then(|| caller.session.number());
         let watch = process.as_ref().unwrap_or(&owner.upstream).watch_task(&own);
-        Some((TaskOrigin { server, session, own }, watch))
+        Some((TaskOrigin { server, session, own }, tool, watch))
     }
 }
 
 impl Inner {
+    /// Why a task does not exist for its principal any more: the principal may not call the tool now.
+    fn why_no_task(&self, principal: &Principal, task: &OpenedTask) -> Option<String> {
+        if self.view(principal).tool_of(&task.server, &task.tool).is_some() {
+            return None;
+        }
+        self.why_denied(principal, Action::Call, |whole| {
+            whole.tool_of(&task.server, &task.tool).map(|route| route.thing())
+        })
+    }
+
     /// The same for a task that was followed before its server was replaced.
     pub(crate) fn watch_task_again(&self, owner: &TaskOrigin) -> Option<Watch> {
         if owner.session.is_some() {
@@ -137,11 +162,12 @@ impl Inner {
     }
 
     /// The outcome of a call that became a task, under a sealed id that identifies the task later.
-    pub(crate) fn offer_task(&self, caller: &Caller, server: Option<&Arc<str>>, result: &Raw) -> Outcome {
+    pub(crate) fn offer_task(&self, caller: &Caller, route: Option<&Route>, result: &Raw) -> Outcome {
         let own = Object::parse(result).ok().and_then(|task| task.get(ID)?.to_text());
-        let sealed = own
-            .zip(server)
-            .and_then(|(own, server)| self.parks.seal_task(caller.principal.as_str(), server, &own));
+        let sealed = own.zip(route).and_then(|(own, route)| {
+            let Thing { server, name, .. } = route.thing();
+            self.parks.seal_task(caller.principal.as_str(), server?, name, &own)
+        });
         let Some(sealed) = sealed else {
             let message = "the server answered with a task that has no id";
             return Outcome::Failed(GatewayError::new(Code::ProviderInvalidOutput, message).after_sending());
@@ -152,15 +178,28 @@ impl Inner {
 }
 
 impl Parks {
-    fn seal_task(&self, principal: &str, server: &str, own: &str) -> Option<String> {
-        self.seal().close(format!("{server}\n{own}").as_bytes(), &about(principal))
+    fn seal_task(&self, principal: &str, server: &str, tool: &str, own: &str) -> Option<String> {
+        // The length comes first, because a tool's name and an id may hold anything.
+        let content = format!("{server}\n{}\n{tool}{own}", tool.len());
+        self.seal().close(content.as_bytes(), &about(principal))
     }
 
-    fn open_task(&self, principal: &str, offered: &str) -> Option<(String, String)> {
+    fn open_task(&self, principal: &str, offered: &str) -> Option<OpenedTask> {
         let content = String::from_utf8(self.seal().open(offered, &about(principal))?).ok()?;
-        let (server, own) = content.split_once('\n')?;
-        Some((server.to_owned(), own.to_owned()))
+        let (server, rest) = content.split_once('\n')?;
+        let (length, rest) = rest.split_once('\n')?;
+        let (tool, own) = rest.split_at_checked(length.parse().ok()?)?;
+        Some(OpenedTask { server: server.to_owned(), tool: tool.to_owned(), own: own.to_owned() })
     }
+}
+
+/// What the sealed id of a task says.
+struct OpenedTask {
+    server: String,
+    /// The tool whose call became the task, by the server's name of it.
+    tool: String,
+    /// The server's id of the task.
+    own: String,
 }
 
 fn about(principal: &str) -> seal::SealedFor {

@@ -59,7 +59,7 @@ impl<'f> Client<'f> {
     }
 
     fn feed(&self) -> Feed {
-        self.fixture.gateway.feed(&self.session)
+        self.fixture.gateway.feed(&Principal::local(), &self.session)
     }
 
     fn caller(&self) -> Caller {

@@ -43,8 +43,11 @@ impl Lines {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let closes = |line: &&str| {
             let spans = line.split(" bridgehead_").next().unwrap_or_default().trim_end_matches(':');
-            let last = spans.rsplit(':').next().unwrap_or_default().trim().trim_start_matches("DEBUG ");
-            line.contains(": close") && last.split('{').next() == Some(span)
+            // The fields of a span may hold colons too.
+            let names: String =
+                spans.split('}').map(|part| part.split('{').next().unwrap_or_default()).collect();
+            let last = names.rsplit(':').next().unwrap_or_default().trim().trim_start_matches("DEBUG ");
+            line.contains(": close") && last == span
         };
         text.lines().filter(closes).map(str::to_owned).collect()
     }

@@ -185,7 +185,8 @@ impl Gateway {
 
     /// Reports that the contents of a Rust resource have changed: clients that subscribed to this URI are notified.
     pub fn resource_updated(&self, uri: &str) {
-        self.inner().feeds.updated(None, &Raw::encode(&json!({"uri": uri})));
+        let params = Raw::encode(&json!({"uri": uri}));
+        self.inner().feeds.updated(None, &params, |principal| self.inner().may_read(principal, None, uri));
     }
 }
 

@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tracing::Instrument;
 
-use super::{CalledTool, span_of};
+use super::{CalledTool, FoundTool, span_of};
 use crate::access::Principal;
 use crate::caller::{Caller, ClientRequest, ClientTransport, ProgressSink};
 use crate::catalog::Target;
@@ -220,20 +220,20 @@ impl Gateway {
         let (revision, transport) = (Revision::MODERN, ClientTransport::Library);
         let caller = Caller { principal, revision, transport, session, questioner };
         let request = request(&tool, &arguments, trace, progress.is_some());
-        let (route, by_arguments) = if caller.session.is_ended() {
-            (Err(closed()), false)
+        let found = if caller.session.is_ended() {
+            FoundTool::refused(closed())
         } else if too_deep(arguments.bytes()) {
             let message = format!("the arguments of tool `{tool}` nest too deeply");
-            (Err(GatewayError::new(Code::InvalidParams, message)), false)
+            FoundTool::refused(GatewayError::new(Code::InvalidParams, message))
         } else {
-            self.route(&caller.principal, &tool, time.as_deref()).await
+            self.find_tool(&caller.principal, &tool, time.as_deref()).await
         };
         // A call that has no route fails in the gate without waiting, and its error says more than that its time is over.
-        let time = time.filter(|_| route.is_ok());
+        let time = time.filter(|_| found.route.is_ok());
         let mut call = Call { time, ..Call::begin(&caller, &request, correlation, progress) };
         let span = span_of(&call, &tool);
         call.trace = Trace::of(&span, &request.meta, correlation);
-        let called = CalledTool::of(&tool, route, arguments, by_arguments);
+        let called = CalledTool::of(&tool, found, arguments);
         let outcome = pin!(self.inner().gate.pass(&call, &called)).instrument(span).await;
         called.direct(correlation, outcome)
     }

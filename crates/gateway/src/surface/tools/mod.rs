@@ -16,9 +16,10 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::Keep;
-use crate::access::Principal;
+use crate::access::{Action, Principal, Scopes};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::native::BoundHandler;
+use crate::catalog::view::Condition;
 use crate::catalog::{Catalog, Route, Target, ToolLock};
 use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate, Limits, Subject, TimeLimit};
@@ -33,8 +34,24 @@ pub(crate) struct CalledTool {
     /// The route, or why there is none.
     route: Result<Arc<Route>, GatewayError>,
     arguments: Raw,
-    /// Whether the authorizer decides about this call by its arguments.
-    by_arguments: bool,
+    /// What the call must meet, although the tool exists.
+    condition: Option<Condition>,
+    /// Why there is no route, if the tool exists for others.
+    denied: Option<String>,
+}
+
+/// What a name stands for in the view of a principal.
+struct FoundTool {
+    /// The route, or why there is none.
+    route: Result<Arc<Route>, GatewayError>,
+    condition: Option<Condition>,
+    denied: Option<String>,
+}
+
+impl FoundTool {
+    const fn refused(why: GatewayError) -> Self {
+        Self { route: Err(why), condition: None, denied: None }
+    }
 }
 
 impl Gateway {
@@ -47,33 +64,27 @@ impl Gateway {
         let Some(name) = request.params.text("name") else {
             return Err(RpcError::new(code::INVALID_PARAMS, "`params.name` must be the name of a tool"));
         };
-        let (route, by_arguments) = self.route(&caller.principal, &name, None).await;
+        let found = self.find_tool(&caller.principal, &name, None).await;
         let mut call = Call::new(caller, request, progress);
         let span = span_of(&call, &name);
         call.trace = Trace::of(&span, &request.meta, call.correlation);
         let arguments = request.params.get("arguments").unwrap_or(Raw::literal("{}"));
-        let tool = CalledTool::of(&name, route, arguments, by_arguments);
+        let tool = CalledTool::of(&name, found, arguments);
         // Pinned where it is made, as around every large instrumented future: `instrument` moves its future
         // twice.
         let outcome = pin!(self.inner().gate.pass(&call, &tool)).instrument(span).await;
         let outcome = match outcome {
             Outcome::Result(result, reply) if reply.is_task() => {
-                self.inner().offer_task(caller, tool.server(), &result)
+                self.inner().offer_task(caller, tool.route.as_deref().ok(), &result)
             }
             outcome => outcome,
         };
         tool.answer(&self.inner().gate, &call, outcome)
     }
 
-    /// The route of a name in the view of a principal, or why there is none, and whether the authorizer decides about each
-    /// call by its arguments.
-    async fn route(
-        &self,
-        principal: &Principal,
-        name: &str,
-        time: Option<&TimeLimit>,
-    ) -> (Result<Arc<Route>, GatewayError>, bool) {
-        let find = |view: &Catalog| Some((Arc::clone(view.route(name)?), view.asks_about(name)));
+    /// Looks a name up in the view of a principal. While servers are starting, an unknown name waits for them.
+    async fn find_tool(&self, principal: &Principal, name: &str, time: Option<&TimeLimit>) -> FoundTool {
+        let find = |view: &Catalog| Some((Arc::clone(view.route(name)?), view.condition(name).cloned()));
         let mut found = find(&self.inner().view(principal));
         if found.is_none() {
             // A client may know the name from an earlier list while the server is still starting.
@@ -84,14 +95,30 @@ impl Gateway {
             };
         }
         match found {
-            Some((route, by_arguments)) => (Ok(route), by_arguments),
+            Some((route, condition)) => FoundTool { route: Ok(route), condition, denied: None },
             None => {
-                let unknown = self.inner().why_unknown(principal, "tool", name);
+                let inner = self.inner();
+                let unknown = inner.why_unknown(principal, "tool", name);
                 let late = time.filter(|time| time.is_spent());
-                (Err(late.map_or_else(|| unknown.clone(), |time| time.ended_with(name, &unknown))), false)
+                let unknown = late.map_or_else(|| unknown.clone(), |time| time.ended_with(name, &unknown));
+                let denied = inner.why_denied(principal, Action::Call, |whole| {
+                    whole.route(name).map(|route| route.thing())
+                });
+                FoundTool { route: Err(unknown), condition: None, denied }
             }
         }
     }
+}
+
+/// Whether a principal has all scopes that a call of a tool needs.
+pub(crate) fn has_scopes(principal: &Principal, needed: &Scopes, tool: &str) -> Result<(), GatewayError> {
+    let has = |needed: &Arc<str>| principal.scopes().any(|scope| *scope == **needed);
+    if needed.iter().all(has) {
+        return Ok(());
+    }
+    let message =
+        format!("tool `{tool}` needs scopes that the credential does not have: `{}`", needed.join(" "));
+    Err(GatewayError::new(Code::InsufficientScope, message).needing(Arc::clone(needed)))
 }
 
 /// The span of a call.
@@ -104,9 +131,10 @@ fn span_of(call: &Call<'_>, tool: &str) -> tracing::Span {
 
 impl CalledTool {
     #[inline]
-    fn of(name: &str, route: Result<Arc<Route>, GatewayError>, arguments: Raw, by_arguments: bool) -> Self {
+    fn of(name: &str, found: FoundTool, arguments: Raw) -> Self {
+        let FoundTool { route, condition, denied } = found;
         let name = route.as_ref().map_or_else(|_| name.into(), |route| Arc::clone(&route.name));
-        Self { name, route, arguments, by_arguments }
+        Self { name, route, arguments, condition, denied }
     }
 
     /// What the client gets for its call.
@@ -137,6 +165,24 @@ impl CalledTool {
                 Limits { silent: limits.request_timeout, total: limits.max_total }
             }
             _ => gate.limits,
+        }
+    }
+
+    /// Whether the call meets the condition of its tool.
+    #[cold]
+    fn meets(&self, condition: &Condition, gate: &Gate, principal: &Principal) -> Result<(), GatewayError> {
+        match (condition, &gate.authorizer, &self.route) {
+            (Condition::Scopes(needed), _, _) => has_scopes(principal, needed, &self.name),
+            (Condition::ByArguments, Some(authorizer), Ok(route)) => {
+                match authorizer.allows_call(principal, route.thing(), &self.arguments) {
+                    true => Ok(()),
+                    false => {
+                        let message = format!("tool `{}` may not be called with these arguments", self.name);
+                        Err(GatewayError::new(Code::InvalidParams, message))
+                    }
+                }
+            }
+            (Condition::ByArguments, _, _) => Ok(()),
         }
     }
 
@@ -171,15 +217,16 @@ impl Subject for CalledTool {
     }
 
     #[inline]
+    fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
+    }
+
+    #[inline]
     fn authorize(&self, gate: &Gate, call: &Call<'_>) -> Result<(), GatewayError> {
-        let (true, Some(authorizer), Ok(route)) = (self.by_arguments, &gate.authorizer, &self.route) else {
-            return Ok(());
-        };
-        if authorizer.allows_call(&call.caller.principal, route.thing(), &self.arguments) {
-            return Ok(());
+        match &self.condition {
+            None => Ok(()),
+            Some(condition) => self.meets(condition, gate, &call.caller.principal),
         }
-        let message = format!("tool `{}` may not be called with these arguments", self.name);
-        Err(GatewayError::new(Code::InvalidParams, message))
     }
 
     fn lock(&self, gate: &Gate) -> Option<(&ToolLock, Limits)> {

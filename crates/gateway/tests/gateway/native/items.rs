@@ -118,8 +118,9 @@ async fn they_are_served() {
             let params = json!({"name": "greet", "arguments": {"name": "Ada", "times": "2"}});
             let got = client.ask(gateway, "prompts/get", params).await.unwrap();
             assert_eq!(got["description"], "Greets someone.", "{got}");
+            let text = format!("Say hello hello to Ada for {}.", Principal::local());
             let messages = json!([
-                {"role": "user", "content": {"type": "text", "text": "Say hello hello to Ada for local."}},
+                {"role": "user", "content": {"type": "text", "text": text}},
                 {"role": "assistant", "content": {"type": "text", "text": "I will."}},
                 {"role": "user", "content": {"type": "image", "data": "AA==", "mimeType": "image/png"}},
             ]);
@@ -237,7 +238,8 @@ impl Authorizer for Public {
         let public = match action {
             Action::Call => true,
             Action::Get => false,
-            Action::Read => matches!(thing.name, "notes://motd" | "notes://page/{number}" | "notes://page/1"),
+            Action::Read => matches!(thing.name, "notes://motd" | "notes://page/1"),
+            Action::ReadSome => thing.name == "notes://page/{number}",
         };
         if public || principal.as_str() == "ada" { Decision::Allow } else { Decision::Deny }
     }
@@ -281,7 +283,8 @@ async fn what_is_denied_is_unknown() {
     assert!(eve["capabilities"].get("prompts").is_none(), "she has none: {eve}");
     let (enters, exits) = (fixture.recorder.enters(), fixture.recorder.exits());
     let refused = exits.iter().filter(|exit| matches!(exit.outcome(), Outcome::Error { .. })).count();
-    assert_eq!((enters.len(), refused), (18, 10));
+    // To a modern client without any prompts the method is not offered; what exists for others is recorded all the same.
+    assert_eq!((enters.len(), refused), (17, 9));
     fixture.end().await;
 }
 
@@ -373,7 +376,7 @@ async fn they_may_come_later() {
     let modern = Client::new(MODERN, json!({}));
     let refused = modern.ask(&fixture.gateway, "prompts/list", json!({})).await.unwrap_err();
     assert_eq!(refused["code"], -32601, "{refused}");
-    let feed = fixture.gateway.feed(&client.session);
+    let feed = fixture.gateway.feed(&Principal::local(), &client.session);
     fixture.gateway.register_prompt(greet()).unwrap();
     assert_eq!(told(&feed).await["method"], "notifications/prompts/list_changed");
     for resource in resources() {
@@ -402,7 +405,7 @@ async fn changes_are_announced() {
     let fixture = start();
     let gateway = &fixture.gateway;
     let client = Client::new(LEGACY, json!({}));
-    let feed = gateway.feed(&client.session);
+    let feed = gateway.feed(&Principal::local(), &client.session);
     for uri in ["notes://motd", "notes://page/1"] {
         assert_eq!(client.ask(gateway, "resources/subscribe", json!({"uri": uri})).await, Ok(json!({})));
     }
