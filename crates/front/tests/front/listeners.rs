@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bridgehead_config::{HttpSettings, ListenAddress, Listener, ListenerAuth, Secret, TlsFiles};
-use bridgehead_front::{Api, Reached, Token, bind, listener_authenticator, serve_http};
+use bridgehead_front::{Api, Operators, Reached, Token, bind, listener_authenticator, serve_http};
 use bridgehead_gateway::{Gateway, Options};
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -81,7 +81,7 @@ impl Place {
         let gateway = Gateway::new(Options::default()).unwrap();
         gateway.start();
         let shutdown = CancellationToken::new();
-        let api = Api::new(gateway.clone(), None, shutdown.clone());
+        let api = Api::new(gateway.clone(), None, Operators::default(), shutdown.clone());
         let serving =
             tokio::spawn(serve_http(gateway, listeners, Box::new(settings), api, threads, shutdown.clone()));
         Self { plain, encrypted, socket, certificate, shutdown, serving, folder }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bridgehead_config::TlsFiles;
+use bridgehead_config::{SecretFileError, TlsFiles, read_secret_file};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -43,7 +43,7 @@ pub enum TlsError {
     },
     /// The key file cannot be read, or others can read it.
     #[error("the TLS key: {0}")]
-    Key(#[from] io::Error),
+    Key(#[from] SecretFileError),
     /// A file does not hold what it should.
     #[error("`{}` does not hold {what} in PEM", path.display())]
     Unusable {
@@ -169,18 +169,6 @@ fn read(files: &TlsFiles, allow_group_read: bool) -> Result<ServerConfig, TlsErr
         .map_err(refused)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
-}
-
-fn read_secret_file(path: &Path, allow_group_read: bool, most: u64) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let file = std::fs::File::open(path)?;
-    let forbidden = if allow_group_read { 0o037 } else { 0o077 };
-    if file.metadata()?.mode() & forbidden != 0 {
-        return Err(io::Error::other(format!("others can read `{0}`; run `chmod 600 {0}`", path.display())));
-    }
-    let mut text = Vec::new();
-    file.take(most).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 #[cfg(test)]
