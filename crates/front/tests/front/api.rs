@@ -200,6 +200,25 @@ async fn what_operators_do_is_recorded() {
     assert_eq!(ends, [true, false, true, true]);
 }
 
+/// ACC-9: an operator's action that cannot be recorded is not done.
+#[tokio::test]
+async fn what_cannot_be_recorded_is_not_done() {
+    let place = Place::new().await;
+    place.recorder.fail_enter(true);
+    let ops = bearer("Bearer ops");
+    let (status, told) = place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await;
+    assert_eq!(status, 503);
+    assert!(told["error"]["message"].as_str().unwrap().contains("AUDIT_ENTER_FAILED"), "{told}");
+    for path in ["/api/v1/events", "/api/v1/logs?server=files&follow=1"] {
+        assert_eq!(place.ask("GET", path, &[ops], "").await.0, 503, "{path}");
+    }
+    assert!(place.recorder.exits().is_empty());
+    place.recorder.fail_enter(false);
+    place.recorder.fail_exit(true);
+    let restarted = place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await;
+    assert_eq!(restarted.0, 202, "a failing exit fails nothing");
+}
+
 /// ACC-2: the stream of an operator ends when the credential that opened it is revoked.
 #[tokio::test]
 async fn an_operators_stream_ends_with_the_credential() {
