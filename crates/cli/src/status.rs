@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// ACC-7: a listener is shown as a client writes it.
+    /// ACC-6: a listener is shown as a client writes it.
     #[test]
     fn where_listeners_are() {
         for (told, shown) in [

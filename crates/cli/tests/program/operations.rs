@@ -203,7 +203,7 @@ async fn http(address: std::net::SocketAddr, path: &str, token: Option<&str>) ->
     answer
 }
 
-/// AUD-5, ACC-6: over HTTP the API requires the token from the instance's file. The endpoint's token opens it only if it is listed
+/// AUD-5, ACC-7: over HTTP the API requires the token from the instance's file. The endpoint's token opens it only if it is listed
 /// under the operators.
 #[tokio::test]
 async fn the_api_over_http_wants_a_token() {

@@ -119,7 +119,7 @@ impl Place {
     }
 }
 
-/// AUD-5, ACC-6: nobody is an operator who is not listed as one, whatever the endpoint requires of clients.
+/// AUD-5, ACC-7: nobody is an operator who is not listed as one, whatever the endpoint requires of clients.
 #[tokio::test]
 async fn only_operators_are_answered() {
     let place = Place::new().await;
@@ -138,7 +138,7 @@ fn bearer(value: &str) -> (&str, &str) {
     ("authorization", value)
 }
 
-/// ACC-6: a listed operator may do everything, one that is listed for reading may see but not restart, and the challenge of a
+/// ACC-7: a listed operator may do everything, one that is listed for reading may see but not restart, and the challenge of a
 /// refusal goes out here too.
 #[tokio::test]
 async fn operators_have_their_rights() {
@@ -159,7 +159,7 @@ async fn operators_have_their_rights() {
     assert_eq!(refused.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
 }
 
-/// ACC-9, ACC-6: what an operator changes and each stream that one opens leave a pair in the record, with who did it and over
+/// ACC-9, ACC-7: what an operator changes and each stream that one opens leave a pair in the record, with who did it and over
 /// what. Looking at the status leaves none.
 #[tokio::test]
 async fn what_operators_do_is_recorded() {
