@@ -9,8 +9,9 @@ use std::sync::{Arc, OnceLock};
 #[cfg(feature = "config-files")]
 use bridgehead_config::Config;
 use bridgehead_config::{AuthSettings, HttpSettings, LimitRule, ListenerAuth, PolicyRule};
-use bridgehead_front::{Authenticator, LocalUser, Token};
-use bridgehead_gateway::{Authorizer, Gateway, Limiter};
+use bridgehead_front::{Authenticator, LocalUser, Operators, Token};
+use bridgehead_gateway::{AdminEvent, Authorizer, Gateway, Limiter, Principal, admin};
+use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
@@ -115,6 +116,11 @@ impl Access {
         self.0.auth.refuses_strangers()
     }
 
+    /// Who may use the operators' API.
+    pub(crate) fn operators(&self) -> Operators {
+        Operators { all: self.0.auth.operators.clone(), read: self.0.auth.operators_read.clone() }
+    }
+
     /// The authenticator of a listener.
     pub(crate) fn authenticator(
         &self,
@@ -141,9 +147,21 @@ impl Access {
     /// Watches keys and issuers, and puts failed sign-ins into the record. `None` if no endpoint is open.
     pub(crate) fn background(&self, gateway: &Gateway) -> Option<AbortOnDropHandle<()>> {
         let credentials = Arc::clone(self.0.credentials.get()?);
-        let _gateway = gateway.clone();
+        let gateway = gateway.clone();
         let run = credentials.run(move |failed| {
             warn!(from = failed.origin, count = failed.count, reason = failed.reason, "sign-ins failed");
+            let gateway = gateway.clone();
+            tokio::spawn(async move {
+                let event = AdminEvent {
+                    principal: &Principal::local(),
+                    transport: "http",
+                    method: admin::SIGN_IN_FAILED,
+                    subject: &failed.origin,
+                    arguments: &json!({"count": failed.count, "reason": failed.reason}),
+                };
+                // A record that fails is signalled there.
+                drop(gateway.record_event(event, || Err(failed.reason.clone())).await);
+            });
         });
         Some(AbortOnDropHandle::new(tokio::spawn(run)))
     }

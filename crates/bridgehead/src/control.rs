@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bridgehead_config::Secret;
-pub(crate) use bridgehead_front::Api;
+pub(crate) use bridgehead_front::{Api, Operators};
 use bridgehead_front::{Token, serve_control};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
@@ -136,9 +136,10 @@ pub(crate) fn open(
     gateway: &Gateway,
     addresses: &[SocketAddr],
     version: &str,
+    operators: Operators,
     shutdown: &CancellationToken,
 ) -> (Api, Option<AbortOnDropHandle<()>>) {
-    let api = |token| Api::new(gateway.clone(), token, shutdown.clone());
+    let api = |token| Api::new(gateway.clone(), token, operators, shutdown.clone());
     let Some(Control { directory, config }) = control.cloned() else { return (api(None), None) };
     let (token, text) = match Token::random("operator") {
         Ok((token, text)) => (Some(token), text),

@@ -14,11 +14,16 @@ pub(crate) enum Control {}
 #[derive(Clone)]
 pub(crate) struct Api;
 
+/// Who may use it: nobody.
+#[derive(Default)]
+pub(crate) struct Operators;
+
 pub(crate) fn open(
     _control: Option<&Control>,
     _gateway: &Gateway,
     _addresses: &[SocketAddr],
     _version: &str,
+    _operators: Operators,
     _shutdown: &CancellationToken,
 ) -> (Api, Option<AbortOnDropHandle<()>>) {
     (Api, None)

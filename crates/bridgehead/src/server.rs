@@ -442,8 +442,18 @@ impl Server {
         let addresses: Vec<SocketAddr> = connected.iter().flat_map(Connected::addresses).collect();
         let listeners = connected.iter().flat_map(Connected::places).collect();
         self.gateway.set_addresses(connected.iter().flat_map(Connected::told).collect());
-        let (api, control) =
-            control::open(self.control.as_ref(), &self.gateway, &addresses, &self.version, &shutdown);
+        #[cfg(feature = "access")]
+        let operators = self.access.as_ref().map(Access::operators).unwrap_or_default();
+        #[cfg(not(feature = "access"))]
+        let operators = control::Operators::default();
+        let (api, control) = control::open(
+            self.control.as_ref(),
+            &self.gateway,
+            &addresses,
+            &self.version,
+            operators,
+            &shutdown,
+        );
         #[cfg(feature = "access")]
         let background = self.access.as_ref().map(|access| access.background(&self.gateway));
         let mut fronts = JoinSet::new();

@@ -1,5 +1,7 @@
 //! `bridgehead check`: checks the configuration, and whether each server starts.
 
+mod access;
+
 use std::time::Duration;
 
 use bridgehead::config::{ConfigError, Diagnostic, Severity, Source};
@@ -8,6 +10,7 @@ use bridgehead_gateway::{ServerState, ServerStatus};
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::access::Access;
 use super::exit::Exit;
 use super::target::{run_once, start};
 use super::world::World;
@@ -59,15 +62,18 @@ pub(crate) fn run(check: &Check, world: &World) -> Exit {
         let _ = tokio::time::timeout(Duration::from_secs(check.timeout), gateway.settled()).await;
         let servers: Vec<Server> = servers(&gateway);
         let renamed = gateway.renamed();
+        let started: Vec<(&str, bool)> =
+            servers.iter().map(|server| (server.name.as_str(), server.outcome.is_ok())).collect();
+        let findings = about.access.findings(&gateway.list_tools(), &started);
         gateway.stop().await;
         let exit = match servers.iter().any(|server| server.outcome.is_err()) {
             true => Exit::Failure,
             false => Exit::Success,
         };
         if check.json {
-            output::json_data(&about.json(&servers, &renamed, exit), exit)
+            output::json_data(&about.json(&servers, &renamed, &findings, exit), exit)
         } else {
-            output::data(&about.text(&servers, &renamed), exit)
+            output::data(&about.text(&servers, &renamed, &findings), exit)
         }
     })
 }
@@ -111,6 +117,7 @@ struct About {
     mode: Mode,
     disabled: Vec<String>,
     warnings: Vec<Value>,
+    access: Access,
 }
 
 impl About {
@@ -124,10 +131,17 @@ impl About {
             mode: config.gateway.mode,
             disabled: config.disabled.iter().map(ToString::to_string).collect(),
             warnings: output::diagnostics(&config.warnings),
+            access: Access::of(config),
         }
     }
 
-    fn json(&self, servers: &[Server], renamed: &[(String, String, String)], exit: Exit) -> Value {
+    fn json(
+        &self,
+        servers: &[Server],
+        renamed: &[(String, String, String)],
+        findings: &[String],
+        exit: Exit,
+    ) -> Value {
         let servers: Vec<Value> = servers
             .iter()
             .map(|server| match &server.outcome {
@@ -152,10 +166,11 @@ impl About {
             "servers": servers,
             "disabled": self.disabled,
             "renamed": renamed,
+            "access": self.access.json(findings),
         })
     }
 
-    fn text(&self, servers: &[Server], renamed: &[(String, String, String)]) -> String {
+    fn text(&self, servers: &[Server], renamed: &[(String, String, String)], findings: &[String]) -> String {
         let mut text = format!("configuration: {}\n", self.source);
         let mut rows: Vec<Vec<String>> = servers
             .iter()
@@ -191,6 +206,7 @@ impl About {
         for (server, tool, name) in renamed {
             text.push_str(&format!("renamed: `{tool}` of `{server}` is offered as `{name}`\n"));
         }
+        text.push_str(&self.access.text(findings));
         text
     }
 }

@@ -285,6 +285,26 @@ impl fmt::Display for ThingPattern {
     }
 }
 
+#[cfg(feature = "globs")]
+impl ThingPattern {
+    /// Whether it is about things of this server. Compiles the pattern, so it is not for every call.
+    pub fn matches_server(&self, server: &str) -> bool {
+        glob(&self.server).is_ok_and(|pattern| pattern.is_match(server))
+    }
+
+    /// Whether it is about this thing of this server. Compiles the pattern, so it is not for every call.
+    pub fn matches(&self, server: &str, name: &str) -> bool {
+        self.matches_server(server) && glob(&self.name).is_ok_and(|pattern| pattern.is_match(name))
+    }
+}
+
+/// Compiles a pattern, or says why that is not possible.
+#[cfg(feature = "globs")]
+pub(crate) fn glob(pattern: &str) -> Result<globset::GlobMatcher, String> {
+    let glob = globset::GlobBuilder::new(pattern).case_insensitive(true).build();
+    glob.map(|glob| glob.compile_matcher()).map_err(|error| error.kind().to_string())
+}
+
 /// The server name under which rules address the gateway's own tools, prompts and resources.
 pub const OWN_SERVER: &str = "bridgehead";
 
@@ -359,6 +379,22 @@ pub struct TlsFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// ACC-3: a pattern is about a thing if it matches its server and its name, in any letter case.
+    #[cfg(feature = "globs")]
+    #[test]
+    fn patterns_of_things() {
+        #[track_caller]
+        fn check(pattern: (&str, &str), server: &str, name: &str, expected: bool) {
+            let pattern = ThingPattern { server: pattern.0.to_owned(), name: pattern.1.to_owned() };
+            assert_eq!(pattern.matches(server, name), expected, "{pattern} {server} {name}");
+        }
+        check(("files", "read_*"), "Files", "READ_file", true);
+        check(("files", "read_*"), "files", "write_file", false);
+        check(("files", "*"), "other", "read", false);
+        check(("*", "*"), "any", "file:///a/b", true);
+        check(("{a,b}", "x?"), "b", "xy", true);
+    }
 
     #[test]
     fn an_address_is_in_its_network() {

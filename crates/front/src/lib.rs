@@ -24,8 +24,8 @@ pub use fronts::{serve_control, serve_http};
 #[cfg(feature = "http")]
 pub use http::{
     API, Api, Authenticating, Authenticator, BindError, Body, ENDPOINT, HEALTH, Listeners, LocalRule,
-    LocalUser, MakeAuthenticator, Peer, PeerUser, READINESS, Reached, Refusal, Routes, TlsError, Workers,
-    authenticator, bearer_token, bind, listener_authenticator, router, serve, serve_socket,
+    LocalUser, MakeAuthenticator, Operators, Peer, PeerUser, READINESS, Reached, Refusal, Routes, TlsError,
+    Workers, authenticator, bearer_token, bind, listener_authenticator, router, serve, serve_socket,
 };
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
 #[cfg(feature = "http")]

@@ -33,6 +33,7 @@ pub use catalog::similar::similar;
 pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
 pub use error::{GatewayError, OverLimit, missing_scope};
 pub use feeds::{Feed, Feeds};
+pub use gate::{AdminEvent, admin};
 pub use gateway::{Gateway, OfferedTool, Options};
 pub use life::session::Session;
 pub use life::status::{Reload, ServerState, ServerStatus, Status};

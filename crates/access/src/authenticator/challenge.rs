@@ -105,8 +105,11 @@ mod tests {
     /// ACC-2 (case 1): the first challenge names the metadata and all scopes and has no `error`; a wrong token adds it.
     #[test]
     fn challenges_name_metadata_and_all_scopes() {
-        let found =
-            challenges(Some("https://gate.example/mcp"), true, &["b", "offline_access", "use", "b", "x\"y"]);
+        let found = challenges(
+            Some("https://gate.example/mcp"),
+            true,
+            &["b", "offline_access", "use", "b", "x\"y", "x\\y"],
+        );
         let rest = "resource_metadata=\"https://gate.example/.well-known/oauth-protected-resource/mcp\", scope=\"use b\"";
         assert_eq!(found.missing, format!("Bearer {rest}"));
         assert_eq!(found.invalid, format!("Bearer error=\"invalid_token\", {rest}"));

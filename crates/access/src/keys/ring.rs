@@ -126,7 +126,7 @@ impl KeyRing {
             .collect();
         // New look-ups must not find a key whose streams are being ended.
         self.known.store(Arc::new(after));
-        for known in ended.iter().filter(|known| !known.expired) {
+        for known in ended {
             info!(
                 key = known.key.name,
                 "a key was revoked, changed or has expired; what its holder kept open ends"

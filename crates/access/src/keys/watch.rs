@@ -73,3 +73,62 @@ impl Watched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use bridgehead_config::ApiKey;
+    use bridgehead_testkit::FakeClock;
+
+    use super::super::ring::Lookup;
+    use super::*;
+
+    fn key(expires: Option<jiff::Timestamp>) -> ApiKey {
+        ApiKey { name: "ci".to_owned(), sha256: [1; 32], groups: Vec::new(), scopes: Vec::new(), expires }
+    }
+
+    /// ACC-2: a file that is just being written revokes nobody: a change counts when two polls have seen it.
+    #[test]
+    fn a_change_must_settle() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = KeysFile::new(folder.path().join("keys.toml"));
+        file.append(&key(None)).unwrap();
+        let clock = FakeClock::new();
+        let ring = KeyRing::new(Vec::new(), clock.wall());
+        let is_known = || matches!(ring.find(&[1; 32], clock.wall()), Lookup::Valid(_));
+        let mut watched = Watched::new(file.clone());
+        watched.poll(&ring, &clock);
+        assert!(!is_known());
+        watched.poll(&ring, &clock);
+        assert!(is_known());
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        std::fs::write(file.path(), "").unwrap();
+        watched.poll(&ring, &clock);
+        std::fs::write(file.path(), &text).unwrap();
+        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o600)).unwrap();
+        watched.poll(&ring, &clock);
+        assert!(is_known(), "the file was empty for a moment only");
+        std::fs::remove_file(file.path()).unwrap();
+        watched.poll(&ring, &clock);
+        assert!(is_known());
+        watched.poll(&ring, &clock);
+        assert!(!is_known());
+    }
+
+    /// ACC-2 (case 11): what the holder of a key keeps open ends when the key expires, with or without a keys file.
+    #[tokio::test(start_paused = true)]
+    async fn an_expiry_is_noticed() {
+        let clock = FakeClock::new();
+        let expires = clock.wall() + jiff::SignedDuration::from_secs(60);
+        let ring = Arc::new(KeyRing::new(vec![key(Some(expires))], clock.wall()));
+        let Lookup::Valid(holder) = ring.find(&[1; 32], clock.wall()) else { panic!("the key is valid") };
+        let watching = tokio::spawn(watch(None, Arc::clone(&ring), Arc::new(clock.clone())));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!holder.validity().has_ended());
+        clock.advance(Duration::from_secs(60));
+        let ended = tokio::time::timeout(Duration::from_secs(1), holder.validity().ended());
+        ended.await.expect("it ends within a second");
+        watching.abort();
+    }
+}

@@ -97,7 +97,7 @@ impl Place {
         let id: String = Hash::of(configuration.as_bytes()).to_string().chars().take(16).collect();
         let name = format!("budgets-{id}");
         let alive =
-            private().read(true).write(true).create(true).open(folder.join(format!("{name}.lock")))?;
+            private().read(true).write(true).create(true).open(folder.join(format!("{name}.alive")))?;
         if alive.try_lock().is_ok() {
             // Nobody has a ledger open: whoever starts now waits for this lock.
             remove_ledgers(folder, &name, |_| true);

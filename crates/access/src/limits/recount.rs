@@ -79,3 +79,120 @@ fn count(spent: &mut Spent, charged: &mut Charged, (instance, today): (&str, &st
         add(&keys, -cost);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use bridgehead_audit::{
+        About, AuditSink, Call, Clock, CorrelationId, Enter, Era, Exit, Outcome, StoreOptions, StoreSink,
+        Ticket,
+    };
+    use bridgehead_testkit::FakeClock;
+
+    use super::super::ledger::day_of;
+    use super::*;
+
+    const TODAY: &str = "2026-03-02T12:00:00Z";
+
+    struct Recorded {
+        sink: StoreSink,
+        clock: FakeClock,
+    }
+
+    impl Recorded {
+        fn open(folder: &Path, at: &str) -> Self {
+            let clock = FakeClock::at(at.parse().unwrap());
+            let mut options = StoreOptions::new(folder);
+            options.clock = Arc::new(clock.clone());
+            Self { sink: StoreSink::open(options).unwrap(), clock }
+        }
+
+        async fn enter(
+            &self,
+            principal: &str,
+            cost: Option<u64>,
+            budgets: Option<&str>,
+        ) -> (Enter, Option<Ticket>) {
+            let mut about = About::default();
+            (about.cost, about.budgets) = (cost, budgets.map(Arc::from));
+            let call = Call {
+                tool: "say".into(),
+                server: Some("m".into()),
+                principal: principal.into(),
+                correlation: CorrelationId::mint(),
+                era: Era::Modern,
+                transport: "http",
+                about,
+            };
+            // What a client says is not what a call costs.
+            let said = br#"{"cost":40,"refunded":true}"#;
+            let enter = Enter::new(call, bytes::Bytes::from_static(said), true, self.clock.now());
+            let ticket = self.sink.enter(&enter).await.unwrap();
+            (enter, ticket)
+        }
+
+        fn exit(&self, (enter, ticket): (Enter, Option<Ticket>), refunded: bool) {
+            let exit = Exit::new(enter.call(), enter.moment(), self.clock.now(), Outcome::Cancelled);
+            let exit = if refunded { exit.refunding() } else { exit };
+            self.sink.exit(ticket, exit).unwrap();
+        }
+
+        async fn call(&self, principal: &str, cost: u64, budgets: &str) {
+            let entered = self.enter(principal, Some(cost), Some(budgets)).await;
+            self.exit(entered, false);
+        }
+    }
+
+    #[track_caller]
+    fn check(folder: &Path, expected: &[(&str, &str, i64)]) {
+        let spent = recount(&Archive::in_folder(folder), day_of(TODAY.parse().unwrap()));
+        for (budget, principal, amount) in expected {
+            assert_eq!(spent.get(&key(budget, principal)), Some(amount), "{budget} {principal}");
+        }
+        assert_eq!(spent.len(), expected.len());
+    }
+
+    /// ACC-5 (case 28): the calls of the day count with what they cost, in all segments of all instances. What was given
+    /// back does not count, and a call without an end does.
+    #[tokio::test]
+    async fn what_was_spent_today() {
+        let folder = tempfile::tempdir().unwrap();
+        let day = Duration::from_secs(24 * 60 * 60);
+        let yesterday = Recorded::open(folder.path(), "2026-03-01T23:59:59Z");
+        yesterday.call("ada", 3, "a").await;
+        let over_midnight = yesterday.enter("ada", Some(3), Some("a")).await;
+        yesterday.clock.advance(Duration::from_secs(1));
+        // It was given back today, but it had been charged yesterday.
+        yesterday.exit(over_midnight, true);
+        yesterday.call("ada", 1, "a").await;
+        let other = Recorded::open(folder.path(), TODAY);
+        other.call("ada", 2, "a b").await;
+        other.call("bob", 2, "a").await;
+        other.exit(other.enter("ada", None, None).await, false);
+        let refunded = other.enter("ada", Some(50), Some("a b")).await;
+        other.exit(refunded, true);
+        let _open = other.enter("bob", Some(7), Some("a")).await;
+        let tomorrow = Recorded::open(folder.path(), TODAY);
+        tomorrow.clock.advance(day);
+        tomorrow.call("ada", 9, "a").await;
+        check(folder.path(), &[("a", "ada", 3), ("b", "ada", 2), ("a", "bob", 9)]);
+        [yesterday, other, tomorrow].into_iter().for_each(|recorded| recorded.sink.close());
+        check(folder.path(), &[("a", "ada", 3), ("b", "ada", 2), ("a", "bob", 9)]);
+    }
+
+    /// ACC-5: a segment that cannot be read is left out; a record that does not exist says nothing.
+    #[tokio::test]
+    async fn a_damaged_segment_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        check(folder.path(), &[]);
+        check(&folder.path().join("none"), &[]);
+        let recorded = Recorded::open(folder.path(), TODAY);
+        recorded.call("ada", 2, "a").await;
+        recorded.sink.close();
+        std::fs::write(folder.path().join("0.0001.sqlite"), "no database").unwrap();
+        check(folder.path(), &[("a", "ada", 2)]);
+    }
+}

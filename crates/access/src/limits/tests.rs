@@ -399,7 +399,7 @@ fn a_ledger_that_cannot_be_used() {
     drop(world.call("ci", "say").unwrap());
     world.ran("ci", "say");
     world.refused("ci", "say", Code::BudgetExhausted);
-    let locked = names.iter().find(|name| name.ends_with(".lock")).unwrap();
+    let locked = names.iter().find(|name| name.ends_with(".alive")).unwrap();
     drop(world);
     std::fs::remove_file(folder.path().join(locked)).unwrap();
     std::fs::create_dir(folder.path().join(locked)).unwrap();

@@ -263,6 +263,12 @@ mod tests {
         assert_eq!((found.as_str(), found.name(), found.kind()), ("corp/ada", "Ada", PrincipalKind::Issuer));
         assert_eq!(found.groups().collect::<Vec<_>>(), ["build", "ops"]);
         assert_eq!(found.claim("client_id"), Some("cli"));
+        for odd in ["", "a\nb", &"n".repeat(201)] {
+            let mut claims = claims.clone();
+            claims.insert("preferred_username".to_owned(), json!(odd));
+            let found = principal(&claims, &issuer, &scopes, until, now, CancellationToken::new());
+            assert_eq!(found.name(), "corp/ada", "{odd:?}");
+        }
         assert!(found.scopes().eq(scopes.iter().map(String::as_str)));
     }
 

@@ -243,6 +243,7 @@ mod tests {
         let answer = HttpFetch.fetch(Asked { url, form: Some(form) }).await.unwrap();
         assert_eq!(answer.status, StatusCode::OK);
         let asked = asked.await.unwrap();
+        assert_eq!(encoded("a-b_c.d~e\n+ü"), "a-b_c.d~e%0A%2B%C3%BC");
         let pair = STANDARD.encode("gate%20way:p%3Aw").to_ascii_lowercase();
         assert!(asked.contains(&format!("authorization: basic {pair}\r\n")), "{asked}");
         assert!(

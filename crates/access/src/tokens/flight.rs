@@ -70,6 +70,10 @@ mod tests {
         assert_eq!((one.await, two.await), (7, 7));
         assert_eq!(work(1).await, 7);
         assert_eq!(started.load(Ordering::Relaxed), 3, "an answer is not kept");
+        let kept = work(3);
+        assert_eq!(kept.clone().await, 7);
+        assert_eq!(work(3).await, 7);
+        assert_eq!(started.load(Ordering::Relaxed), 5, "not even while somebody holds it");
         assert!(flights.0.lock().len() <= 1, "abandoned work is forgotten");
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bridgehead_audit::{
-    CHECKPOINT_FILE, Clock, Expected, Problem, PublicKey, Signer, StoreError, StoreOptions, StoreSink,
-    Verifier, read_checkpoints, segments,
+    Archive, AuditSink, CHECKPOINT_FILE, Clock, CorrelationId, Expected, Problem, PublicKey, Signer,
+    StoreError, StoreOptions, StoreSink, Verifier, read_checkpoints, segments,
 };
 use rusqlite::Connection;
 
@@ -47,6 +47,34 @@ fn verify_folder(folder: &Path, key: Option<PublicKey>) -> Vec<Problem> {
 fn beside(segment: &Path) -> [PathBuf; 4] {
     let ending = |ending: &str| segment.with_extension(format!("sqlite{ending}"));
     [ending("-wal"), ending("-shm"), ending("-journal"), segment.with_extension("rows")]
+}
+
+/// ACC-5: whoever wants the newest rows need not read what was sealed before; a segment that grows is read with its journal.
+#[test]
+fn rows_since_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 3, |options| options.clock = Arc::new(Late(2 * HOUR)));
+    written(folder.path(), 2, |_| {});
+    let open = open(folder.path());
+    let enter = crate::support::enter_of(CorrelationId::mint(), "files__read", "{}");
+    crate::support::block_on(open.enter(&enter)).unwrap();
+    let count = |since: Duration| -> Vec<usize> {
+        let since = jiff::Timestamp::now() - since;
+        let rows = |segment: &bridgehead_audit::StoredSegment| {
+            let mut rows = 0;
+            let take = |_: &bridgehead_audit::Record| {
+                rows += 1;
+                Ok(())
+            };
+            segment.rows_since(since, take).unwrap();
+            rows
+        };
+        Archive::in_folder(folder.path()).segments().unwrap().iter().map(rows).collect()
+    };
+    assert_eq!(count(HOUR), [0, 4, 1]);
+    assert_eq!(count(3 * HOUR), [6, 4, 1]);
+    assert_eq!(count(Duration::ZERO), [0, 0, 1]);
+    open.close();
 }
 
 /// WALL-9, AUD-6: the seal gives a segment's age, not the times of its file, which anyone can set. A segment is removed

@@ -119,7 +119,7 @@ async fn an_embedder_signs_clients_in() {
         let options = Server::builder().transport(Transport::http(http)).register(tool("open"));
         options.audit(Arc::new(recorder.clone())).process_handlers(false)
     };
-    let server = options("127.0.0.1:0").sign_in(|_, _| Ok(Box::new(ByName))).build().unwrap();
+    let server = options("127.0.0.1:0").sign_in(|_, _, _| Ok(Box::new(ByName))).build().unwrap();
     let running = server.start().await.unwrap();
     let client = HttpClient::new(running.addresses()[0]);
     let params = modern_params(json!({"name": "open", "arguments": {}}));
@@ -136,14 +136,14 @@ async fn an_embedder_signs_clients_in() {
     assert_eq!(recorder.enters()[0].principal(), "ada");
     running.stop().await;
 
-    let open = options("0.0.0.0:0").sign_in(|_, _| Ok(Box::new(ByName)));
+    let open = options("0.0.0.0:0").sign_in(|_, _, _| Ok(Box::new(ByName)));
     assert!(format!("{open:?}").contains("SignIn"));
     let refused = open.build().unwrap().start().await.unwrap_err();
     assert!(
         matches!(refused, StartError::Token(_)) && refused.to_string().contains("0.0.0.0:0"),
         "{refused}"
     );
-    let broken = options("127.0.0.1:0").sign_in(|_, _| Err(std::io::Error::other("no keys")));
+    let broken = options("127.0.0.1:0").sign_in(|_, _, _| Err(std::io::Error::other("no keys")));
     let refused = broken.build().unwrap().start().await.unwrap_err();
     assert_eq!(refused.to_string(), "nobody could sign in: no keys");
 }

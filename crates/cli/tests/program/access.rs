@@ -195,3 +195,42 @@ async fn health_needs_no_credentials() {
     }
     stop(gateway).await;
 }
+
+/// ACC-3: `check` shows where clients are served, who is admitted and how many rules there are. It names patterns that match no
+/// tool of a server that has started, and none of a server that has not.
+#[tokio::test]
+async fn what_check_says_about_access() {
+    let place = Place::new();
+    let more = "[http.listeners.here]\nlisten = \"unix:gate.sock\"\nauth = \"open\"\n\
+                [[auth.keys.ci]]\nsha256 = \"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\"\n\
+                [auth.issuers.corp]\nissuer = \"https://id.example.com\"\naudiences = [\"a\"]\n\
+                [[policy]]\nwho = [\"key:ci\"]\ntools = [\"demo/*\"]\ndeny_tools = [\"demo/ech\", \"gone/x\", \"demo/ECHO\"]\n\
+                [[limits.rules]]\nwho = [\"*\"]\nrate = \"60/min\"\ntools = [\"bridgehead/no_such\"]\n\
+                [servers.gone]\ncommand = \"/no/such/program\"\n";
+    let file = place.config(&["demo"], more);
+    let config = ["--config", file.to_str().unwrap()];
+    let told = place.run(&["check", "--json", config[0], config[1]]).await.json();
+    let access = &told["access"];
+    assert_eq!((&access["policyRules"], &access["limitRules"]), (&json!(1), &json!(1)), "{told:#}");
+    let socket = format!("unix:{} (`here`, open)", place.path().join("gate.sock").display());
+    assert_eq!(access["listeners"], json!(["127.0.0.1:4848", socket]));
+    assert_eq!(
+        access["admits"],
+        json!(["holders of the keys `ci`", "holders of tokens of `corp`, verified"])
+    );
+    let findings = json!([
+        "the rule in line 9: `deny_tools`: `demo/ech` matches no tool that is offered; did you mean `demo/echo`?",
+        "the rule in line 13: `tools`: `bridgehead/no_such` matches no tool that is offered",
+    ]);
+    assert_eq!(access["findings"], findings, "{access:#}");
+
+    let said = place.run(&["check", config[0], config[1]]).await.stdout;
+    for line in
+        ["admits: holders of the keys `ci`\n", "rules: 1 rule, 1 limit\n", "finding: the rule in line 9: "]
+    {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let plain = place.config(&["demo"], "");
+    let said = place.run(&["check", "--config", plain.to_str().unwrap()]).await.stdout;
+    assert!(!said.contains("admits") && !said.contains("rules:") && !said.contains("listens"), "{said}");
+}

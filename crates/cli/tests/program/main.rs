@@ -16,6 +16,7 @@ mod door;
 mod example;
 mod keys;
 mod leaks;
+mod limits;
 mod memory;
 mod operations;
 mod questions;

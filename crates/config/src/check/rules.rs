@@ -6,10 +6,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use globset::{GlobBuilder, GlobMatcher};
-
 use super::{is_id, near, scopes, shown};
-use crate::access::{AuthSettings, LimitRule, OWN_SERVER, PolicyRule, Rate, ThingPattern, Who};
+use crate::access::{AuthSettings, LimitRule, OWN_SERVER, PolicyRule, Rate, ThingPattern, Who, glob};
 use crate::environment::Environment;
 use crate::keys::KeyTable;
 use crate::section::{Findings, Section};
@@ -309,7 +307,7 @@ fn patterns(
             });
             continue;
         };
-        let compiled = compile(server).and_then(|compiled| compile(name).map(|_| compiled));
+        let compiled = glob(server).and_then(|compiled| glob(name).map(|_| compiled));
         match compiled {
             Err(reason) => {
                 let message = format!("`{key}`: `{}` is not a pattern: {reason}", shown(text));
@@ -339,11 +337,6 @@ fn listing(names: &[&str]) -> String {
         listed.push(format!("and {} more", names.len() - MOST));
     }
     listed.join(", ")
-}
-
-fn compile(pattern: &str) -> Result<GlobMatcher, String> {
-    let glob = GlobBuilder::new(pattern).case_insensitive(true).build();
-    glob.map(|glob| glob.compile_matcher()).map_err(|error| error.kind().to_string())
 }
 
 #[cfg(test)]

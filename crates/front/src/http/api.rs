@@ -1,15 +1,16 @@
 //! The API for operators: status, configuration id, events, the lines that servers write, and restarts.
 //!
-//! The same routes are served on the HTTP front, to holders of a token, and on a Unix socket, to users who may
-//! open its file. The socket serves MCP clients too. Callers are checked before a request gets here. This module
-//! decides nothing about servers itself.
+//! The same routes are served on the HTTP front, to the [`Operators`] and to the holder of the instance's token, and on a Unix
+//! socket, to users who may open its file. The socket serves MCP clients too. Callers are checked before a request gets here.
+//! This module decides nothing about servers itself. Restarts and opened streams are recorded.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead_config::Who;
 use bridgehead_gateway::events::{Delivery, Filter, Subscription, Topic};
-use bridgehead_gateway::{Followed, Follower, Gateway};
+use bridgehead_gateway::{AdminEvent, Followed, Follower, Gateway, Principal, admin};
 use bridgehead_wire::held::Budget;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
@@ -42,6 +43,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long the head of a request may take, and a body.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 const BODY_WITHIN: Duration = Duration::from_secs(60);
+/// How a request came in, in the record.
+const HTTP: &str = "http";
+const CONTROL: &str = "control";
 /// How many connections the socket serves at once.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -53,23 +57,64 @@ pub struct Api(Arc<Inner>);
 struct Inner {
     gateway: Gateway,
     token: Option<Token>,
+    operators: Operators,
     shutdown: CancellationToken,
 }
 
+/// Who may use the API over HTTP, besides the holder of the instance's token.
+#[derive(Debug, Clone, Default)]
+pub struct Operators {
+    /// Who may do everything.
+    pub all: Vec<Who>,
+    /// Who may see everything and change nothing.
+    pub read: Vec<Who>,
+}
+
+/// Who asks, and what that operator may do.
+#[derive(Debug, Clone)]
+pub(crate) struct Operator {
+    pub(crate) principal: Principal,
+    /// How the request came in, for the record.
+    pub(crate) transport: &'static str,
+    /// Whether it may change something.
+    pub(crate) may_change: bool,
+}
+
+impl Operators {
+    /// What a principal may do here; `None` if it is no operator.
+    pub(crate) fn admit(&self, principal: Principal) -> Option<Operator> {
+        let is_one_of = |list: &[Who]| list.iter().any(|who| principal.is(who));
+        let may_change = is_one_of(&self.all);
+        let admitted = may_change || is_one_of(&self.read);
+        admitted.then_some(Operator { principal, transport: HTTP, may_change })
+    }
+}
+
 impl Api {
-    /// The API of `gateway`. Over HTTP it accepts `token`, besides the token of the front. Streams end at
-    /// `shutdown`.
-    pub fn new(gateway: Gateway, token: Option<Token>, shutdown: CancellationToken) -> Self {
-        Self(Arc::new(Inner { gateway, token, shutdown }))
+    /// The API of `gateway`. Over HTTP it is open to the holder of `token` and to `operators`. Streams end at `shutdown`.
+    pub fn new(
+        gateway: Gateway,
+        token: Option<Token>,
+        operators: Operators,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self(Arc::new(Inner { gateway, token, operators, shutdown }))
     }
 
-    /// The token that it accepts, besides that of the front.
-    pub(crate) fn token(&self) -> Option<&Token> {
-        self.0.token.as_ref()
+    /// The operator who holds the instance's token, if it is the offered one.
+    pub(crate) fn holder(&self, offered: Option<&[u8]>) -> Option<Operator> {
+        let token =
+            self.0.token.as_ref().filter(|token| offered.is_some_and(|offered| token.matches(offered)))?;
+        Some(Operator { principal: token.principal().clone(), transport: HTTP, may_change: true })
+    }
+
+    /// Who else may use it.
+    pub(crate) fn operators(&self) -> &Operators {
+        &self.0.operators
     }
 
     /// Answers a request of an admitted operator.
-    pub(crate) async fn answer<D>(&self, request: Request<D>) -> Reply
+    pub(crate) async fn answer<D>(&self, operator: &Operator, request: Request<D>) -> Reply
     where
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
@@ -96,13 +141,34 @@ impl Api {
         match route {
             "status" => answered(StatusCode::OK, &self.0.gateway.status()),
             "configuration" => answered(StatusCode::OK, &json!({"id": self.0.gateway.configuration_id()})),
-            "events" => self.events(&query),
-            "logs" => self.logs(&query),
-            _ => self.restart(content).await,
+            "events" => self.events(operator, &query).await,
+            "logs" => self.logs(operator, &query).await,
+            _ if !operator.may_change => failed(
+                StatusCode::FORBIDDEN,
+                "this operator may see but not restart; list it under `operators` in `[auth]`",
+            ),
+            _ => self.restart(operator, content).await,
         }
     }
 
-    fn events(&self, query: &Query<'_>) -> Reply {
+    /// Records what an operator does. `None` if it must not be done, because it cannot be recorded.
+    async fn recorded(
+        &self,
+        operator: &Operator,
+        (method, subject): (&'static str, &str),
+        act: impl FnOnce() -> Result<Value, String>,
+    ) -> Option<Result<Value, String>> {
+        let event = AdminEvent {
+            principal: &operator.principal,
+            transport: operator.transport,
+            method,
+            subject,
+            arguments: &json!({}),
+        };
+        self.0.gateway.record_event(event, act).await.ok()
+    }
+
+    async fn events(&self, operator: &Operator, query: &Query<'_>) -> Reply {
         let server = query.last("server");
         if let Some(server) = server
             && self.0.gateway.record(server).is_none()
@@ -119,11 +185,16 @@ impl Api {
                 &format!("no event has such a topic; the topics are {topics}"),
             );
         }
+        let opened =
+            self.recorded(operator, (admin::EVENTS, server.unwrap_or_default()), || Ok(json!({}))).await;
+        if opened.is_none() {
+            return unrecorded();
+        }
         let subscription = self.0.gateway.events().subscribe_to(filter, EVENTS_WAITING);
-        self.stream(Source::Events(subscription))
+        self.stream(operator, Source::Events(subscription))
     }
 
-    fn logs(&self, query: &Query<'_>) -> Reply {
+    async fn logs(&self, operator: &Operator, query: &Query<'_>) -> Reply {
         let Some(server) = query.last("server") else {
             return failed(StatusCode::BAD_REQUEST, "name the server whose lines you want: `?server=NAME`");
         };
@@ -139,11 +210,15 @@ impl Api {
                 &json!({"server": server, "lines": record.tail(tail).iter().map(|line| json!(**line)).collect::<Vec<_>>()}),
             );
         }
-        self.stream(Source::Lines(record.follow(tail)))
+        if self.recorded(operator, (admin::LOGS, server), || Ok(json!({}))).await.is_none() {
+            return unrecorded();
+        }
+        self.stream(operator, Source::Lines(record.follow(tail)))
     }
 
     async fn restart(
         &self,
+        operator: &Operator,
         content: impl http_body::Body<Data = Bytes, Error: Into<body::BoxError>> + Unpin,
     ) -> Reply {
         let asked = match body::read(content, MAX_BODY_BYTES, BODY_WITHIN).await {
@@ -153,8 +228,15 @@ impl Api {
         let Some(server) = asked["server"].as_str() else {
             return failed(StatusCode::BAD_REQUEST, "the body must be {\"server\": NAME}");
         };
-        if !self.0.gateway.restart(server) {
-            return self.unknown(server);
+        let restart = || match self.0.gateway.restart(server) {
+            true => Ok(json!({"restarting": true})),
+            false => Err("no such server".to_owned()),
+        };
+        let shown = one_line(server);
+        match self.recorded(operator, (admin::RESTART, &shown), restart).await {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => return self.unknown(server),
+            None => return unrecorded(),
         }
         info!(server = %format_args!("mcp:{server}"), "an operator asked for a restart");
         answered(StatusCode::ACCEPTED, &json!({"server": server, "restarting": true}))
@@ -162,7 +244,7 @@ impl Api {
 
     fn unknown(&self, server: &str) -> Reply {
         let near = self.0.gateway.similar_servers(server);
-        let shown: String = server.chars().filter(|character| !character.is_control()).take(64).collect();
+        let shown = one_line(server);
         let mut message = format!("no server is called `{shown}`");
         if !near.is_empty() {
             message.push_str(&format!("; did you mean `{}`?", near.join("` or `")));
@@ -170,25 +252,42 @@ impl Api {
         answered(StatusCode::NOT_FOUND, &json!({"error": {"message": message, "near": near}}))
     }
 
-    /// An event stream, until its source ends or the gateway stops.
-    fn stream(&self, source: Source) -> Reply {
-        let shutdown = self.0.shutdown.clone();
+    /// An event stream, until its source ends, the gateway stops, or the operator's credential ends.
+    fn stream(&self, operator: &Operator, source: Source) -> Reply {
+        let (shutdown, principal) = (self.0.shutdown.clone(), operator.principal.clone());
         // Sends something at once, so that the client knows that it is connected.
         let first = Some(Bytes::from_static(b": connected\n\n"));
-        let pieces = stream::unfold((source, shutdown, first), |(mut source, shutdown, first)| async move {
-            let piece = match first {
-                Some(first) => first,
-                None => tokio::select! {
-                    biased;
-                    () = shutdown.cancelled() => return None,
-                    piece = source.next() => piece?,
-                    () = sleep(KEEP_ALIVE) => sse::COMMENT,
-                },
-            };
-            Some((piece, (source, shutdown, None)))
-        });
+        let pieces = stream::unfold(
+            (source, shutdown, principal, first),
+            |(mut source, shutdown, principal, first)| async move {
+                let piece = match first {
+                    Some(first) => first,
+                    None => tokio::select! {
+                        biased;
+                        () = shutdown.cancelled() => return None,
+                        () = principal.validity().ended() => return None,
+                        piece = source.next() => piece?,
+                        () = sleep(KEEP_ALIVE) => sse::COMMENT,
+                    },
+                };
+                Some((piece, (source, shutdown, principal, None)))
+            },
+        );
         reply::events(Body::from_stream(pieces))
     }
+}
+
+/// A name that a caller wrote, short and without control characters.
+fn one_line(name: &str) -> String {
+    name.chars().filter(|character| !character.is_control()).take(64).collect()
+}
+
+/// The answer if something cannot be recorded, and so is not done.
+fn unrecorded() -> Reply {
+    failed(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "this cannot be recorded, so it was not done; see `bridgehead explain AUDIT_ENTER_FAILED`",
+    )
 }
 
 /// What a stream carries.
@@ -271,12 +370,18 @@ pub async fn serve_socket<B: Backend>(
         |connections, stream: UnixStream, member| {
             let (api, routes) = (api.clone(), routes.clone());
             connections.spawn(async move {
+                // Whoever can open the socket is the gateway's own user.
+                let operator = Arc::new(Operator {
+                    principal: Principal::local(),
+                    transport: CONTROL,
+                    may_change: true,
+                });
                 let answer = move |request: Request<body::Counted>| {
-                    let (api, routes) = (api.clone(), routes.clone());
+                    let (api, routes, operator) = (api.clone(), routes.clone(), Arc::clone(&operator));
                     async move {
                         match request.uri().path() {
                             ENDPOINT => routes.answer(request).await,
-                            _ => guarded(routes.backend(), pin!(api.answer(request)))
+                            _ => guarded(routes.backend(), pin!(api.answer(&operator, request)))
                                 .await
                                 .unwrap_or_else(|error| crashed(&error)),
                         }

@@ -38,7 +38,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio_util::sync::CancellationToken;
 
-pub use api::{API, Api, serve_socket};
+pub use api::{API, Api, Operators, serve_socket};
 pub use auth::{
     Authenticating, Authenticator, LocalRule, LocalUser, Peer, PeerUser, Refusal, authenticator, bearer_token,
 };
@@ -178,7 +178,7 @@ impl<B: Backend> Routes<B> {
         }))
     }
 
-    /// Serves the operators' API too, to holders of its token or of the front's.
+    /// Serves the operators' API too.
     #[must_use]
     pub fn with_api(self, api: Api) -> Self {
         drop(self.0.api.set(api));
@@ -238,7 +238,7 @@ impl<B: Backend> Routes<B> {
             READINESS => well_known::readiness(self.0.backend.is_ready() && !self.0.shutdown.is_cancelled()),
             path if well_known::is_one(path) => well_known::metadata(&self.0.guard, request),
             path if path.starts_with(API) && self.0.api.get().is_some() => {
-                Box::pin(operate(&self.0, request)).await
+                Box::pin(operate(&self.0, peer, request)).await
             }
             _ => nothing_here(),
         }
@@ -284,18 +284,20 @@ where
     }
 }
 
-async fn operate<B: Backend, D>(front: &Front<B>, request: Request<D>) -> Reply
+async fn operate<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
     D::Error: Into<body::BoxError>,
 {
     let Some(api) = front.api.get() else { return reply::empty(StatusCode::NOT_FOUND) };
     let (parts, content) = request.into_parts();
-    if let Err(refusal) = front.guard.admit_operator(&parts, api.token()).await {
-        front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, true);
-        let mut reply = api::failed(refusal.status, &refusal.reason);
-        refusal.mark(reply.headers_mut());
-        return reply;
+    match front.guard.admit_operator(&parts, peer, api).await {
+        Ok(operator) => api.answer(&operator, Request::from_parts(parts, content)).await,
+        Err(refusal) => {
+            front.backend.turned_away(refusal.status.as_u16(), &refusal.reason, true);
+            let mut reply = api::failed(refusal.status, &refusal.reason);
+            refusal.mark(reply.headers_mut());
+            reply
+        }
     }
-    api.answer(Request::from_parts(parts, content)).await
 }

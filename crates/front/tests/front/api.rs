@@ -1,13 +1,21 @@
 //! The operators' API over real sockets, with a gateway whose servers cannot start.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, ServerConfig};
+use bridgehead_call::{AuditSink, Outcome};
+use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, ServerConfig, Who};
 use bridgehead_events::Counter;
-use bridgehead_front::{Api, Token, Workers, authenticator, router, serve, serve_socket};
-use bridgehead_gateway::{Gateway, Options};
+use bridgehead_front::{
+    Api, Authenticating, Authenticator, LocalUser, Operators, Peer, PeerUser, Refusal, Token, Workers,
+    authenticator, bearer_token, router, serve, serve_socket,
+};
+use bridgehead_gateway::{Gateway, Options, Principal, PrincipalKind, Validity};
+use bridgehead_testkit::Recorder;
 use bytes::Bytes;
-use http::Request;
+use futures_util::future::{Either, ready};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
@@ -20,12 +28,43 @@ use crate::fake::{code_of, modern};
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer operators-only");
 
+/// Knows two keys by their names, and else the local user.
+struct ByName {
+    revoked: CancellationToken,
+    local: LocalUser,
+}
+
+impl Authenticator for ByName {
+    fn meet(&self, peer: SocketAddr, ours: SocketAddr) -> PeerUser {
+        self.local.meet(peer, ours)
+    }
+
+    fn authenticate<'a>(&'a self, headers: &'a HeaderMap, peer: Peer) -> Authenticating<'a> {
+        let validity = Validity::new(Some(self.revoked.clone()), None);
+        Either::Left(ready(match bearer_token(headers) {
+            Some(b"ops") => Ok(Principal::new("key:ops", PrincipalKind::Key).valid(validity)),
+            Some(b"seer") => Ok(Principal::new("key:seer", PrincipalKind::Key).in_groups(["see"])),
+            Some(b"client") => Ok(Principal::new("key:client", PrincipalKind::Key)),
+            Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "no such key")
+                .challenging(HeaderValue::from_static("Bearer error=\"invalid_token\""))),
+            None => self.local.principal(peer),
+        }))
+    }
+
+    fn asks_for_secret(&self) -> bool {
+        false
+    }
+}
+
 /// A front and a socket over the same gateway.
 struct Place {
     server: Server,
     socket: PathBuf,
     gateway: Gateway,
     on_socket: tokio::task::JoinHandle<()>,
+    recorder: Arc<Recorder>,
+    /// Revokes the credential of the key `ops`.
+    revoked: CancellationToken,
     _folder: tempfile::TempDir,
 }
 
@@ -33,17 +72,23 @@ impl Place {
     async fn new() -> Self {
         let launch = Launch::Unusable { reason: "not for real".to_owned() };
         let servers = vec![ServerConfig::new("files".parse().unwrap(), launch, &GatewaySettings::default())];
-        let gateway = Gateway::new(Options { servers, ..Options::default() }).unwrap();
+        let recorder = Arc::new(Recorder::new());
+        let audit: Arc<dyn AuditSink> = recorder.clone();
+        let gateway = Gateway::new(Options { servers, audit, ..Options::default() }).unwrap();
+        let revoked = CancellationToken::new();
         gateway.start();
         gateway.settled().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let token = Token::new("operator", Secret::new("operators-only"));
-        let api = Api::new(gateway.clone(), Some(token), shutdown.clone());
+        let operators =
+            Operators { all: vec![Who::Key("ops".to_owned())], read: vec![Who::Group("see".to_owned())] };
+        let api = Api::new(gateway.clone(), Some(token), operators, shutdown.clone());
         let settings = HttpSettings::default();
-        let routes = router(gateway.clone(), &settings, authenticator(&settings, None), shutdown.clone())
-            .with_api(api.clone());
+        let by_name = ByName { revoked: revoked.clone(), local: LocalUser::new(&settings) };
+        let routes =
+            router(gateway.clone(), &settings, Box::new(by_name), shutdown.clone()).with_api(api.clone());
         let ending = shutdown.clone();
         let serving =
             tokio::spawn(async move { serve(listener, routes, &Workers::start(0).unwrap(), ending).await });
@@ -53,7 +98,8 @@ impl Place {
         let open = HttpSettings { allowed_hosts: vec!["*".to_owned()], ..HttpSettings::default() };
         let clients = router(gateway.clone(), &open, authenticator(&open, None), shutdown.clone());
         let on_socket = tokio::spawn(serve_socket(listener, api, clients, shutdown.clone()));
-        Self { server: Server { address, shutdown, serving }, socket, gateway, on_socket, _folder: folder }
+        let server = Server { address, shutdown, serving };
+        Self { server, socket, gateway, on_socket, recorder, revoked, _folder: folder }
     }
 
     /// Asks over HTTP; the status and the decoded body.
@@ -73,12 +119,13 @@ impl Place {
     }
 }
 
-/// AUD-5: without a token nobody is an operator, whatever the endpoint requires of clients.
+/// AUD-5, ACC-7: nobody is an operator who is not listed as one, whatever the endpoint requires of clients.
 #[tokio::test]
 async fn only_operators_are_answered() {
     let place = Place::new().await;
     for path in ["/api/v1/status", "/api/v1/nothing"] {
-        assert_eq!(place.ask("GET", path, &[], "").await.0, 401);
+        assert_eq!(place.ask("GET", path, &[], "").await.0, 403, "a client, but no operator");
+        assert_eq!(place.ask("GET", path, &[bearer("Bearer client")], "").await.0, 403);
         assert_eq!(place.ask("GET", path, &[("authorization", "Bearer wrong")], "").await.0, 401);
         assert_eq!(place.ask("GET", path, &[TOKEN, ("origin", "http://evil.example")], "").await.0, 403);
     }
@@ -87,12 +134,109 @@ async fn only_operators_are_answered() {
     assert_eq!(told["upstreams"][0]["state"], "failed");
 }
 
+fn bearer(value: &str) -> (&str, &str) {
+    ("authorization", value)
+}
+
+/// ACC-7: a listed operator may do everything, one that is listed for reading may see but not restart, and the challenge of a
+/// refusal goes out here too.
+#[tokio::test]
+async fn operators_have_their_rights() {
+    let place = Place::new().await;
+    let asked = r#"{"server":"files"}"#;
+    for (key, status, restart) in [
+        ("Bearer ops", 200, 202),
+        ("Bearer seer", 200, 403),
+        ("Bearer client", 403, 403),
+        ("Bearer x", 401, 401),
+    ] {
+        assert_eq!(place.ask("GET", "/api/v1/status", &[bearer(key)], "").await.0, status, "{key}");
+        assert_eq!(place.ask("POST", "/api/v1/restart", &[bearer(key)], asked).await.0, restart, "{key}");
+    }
+    let request = Request::builder().uri("/api/v1/status").header("host", "localhost");
+    let request = request.header("authorization", "Bearer x").body(Full::new(Bytes::new())).unwrap();
+    let refused = place.server.exchange(request).await.answer().await;
+    assert_eq!(refused.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+}
+
+/// ACC-9, ACC-7: what an operator changes and each stream that one opens leave a pair in the record, with who did it and over
+/// what. Looking at the status leaves none.
+#[tokio::test]
+async fn what_operators_do_is_recorded() {
+    let place = Place::new().await;
+    let ops = bearer("Bearer ops");
+    assert_eq!(place.ask("GET", "/api/v1/status", &[ops], "").await.0, 200);
+    assert_eq!(place.ask("GET", "/api/v1/logs?server=files", &[ops], "").await.0, 200);
+    assert_eq!(
+        place.ask("POST", "/api/v1/restart", &[bearer("Bearer seer")], r#"{"server":"files"}"#).await.0,
+        403
+    );
+    assert!(place.recorder.enters().is_empty());
+    assert_eq!(place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await.0, 202);
+    assert_eq!(place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"nobody"}"#).await.0, 404);
+    for path in ["/api/v1/events?server=files", "/api/v1/logs?server=files&follow=1"] {
+        let request = Request::builder().uri(path).header("host", "localhost").header(ops.0, ops.1);
+        let mut stream = place.server.exchange(request.body(Full::new(Bytes::new())).unwrap()).await;
+        assert!(stream.next().await.unwrap().contains("connected"));
+    }
+    let rows: Vec<_> = place
+        .recorder
+        .enters()
+        .iter()
+        .map(|enter| {
+            let call = enter.call();
+            format!("{} {} {} {}", enter.principal(), call.transport, call.method(), call.subject())
+        })
+        .collect();
+    let expected = [
+        "key:ops http operator/restart files",
+        "key:ops http operator/restart nobody",
+        "key:ops http operator/events files",
+        "key:ops http operator/logs files",
+    ];
+    assert_eq!(rows, expected);
+    let ends: Vec<_> =
+        place.recorder.exits().iter().map(|exit| matches!(exit.outcome(), Outcome::Result { .. })).collect();
+    assert_eq!(ends, [true, false, true, true]);
+}
+
+/// ACC-9: an operator's action that cannot be recorded is not done.
+#[tokio::test]
+async fn what_cannot_be_recorded_is_not_done() {
+    let place = Place::new().await;
+    place.recorder.fail_enter(true);
+    let ops = bearer("Bearer ops");
+    let (status, told) = place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await;
+    assert_eq!(status, 503);
+    assert!(told["error"]["message"].as_str().unwrap().contains("AUDIT_ENTER_FAILED"), "{told}");
+    for path in ["/api/v1/events", "/api/v1/logs?server=files&follow=1"] {
+        assert_eq!(place.ask("GET", path, &[ops], "").await.0, 503, "{path}");
+    }
+    assert!(place.recorder.exits().is_empty());
+    place.recorder.fail_enter(false);
+    place.recorder.fail_exit(true);
+    let restarted = place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await;
+    assert_eq!(restarted.0, 202, "a failing exit fails nothing");
+}
+
+/// ACC-2: the stream of an operator ends when the credential that opened it is revoked.
+#[tokio::test]
+async fn an_operators_stream_ends_with_the_credential() {
+    let place = Place::new().await;
+    let request = Request::builder().uri("/api/v1/events").header("host", "localhost");
+    let request = request.header("authorization", "Bearer ops").body(Full::new(Bytes::new())).unwrap();
+    let mut stream = place.server.exchange(request).await;
+    assert!(stream.next().await.unwrap().contains("connected"));
+    place.revoked.cancel();
+    assert_eq!(stream.next().await, None);
+}
+
 /// GATE-6: a client or operator that is refused is counted once.
 #[tokio::test]
 async fn who_is_turned_away_is_counted() {
     let place = Place::new().await;
     let turned_away = || place.gateway.signals().metrics().count(Counter::SignInsRefused);
-    assert_eq!(place.ask("GET", "/api/v1/status", &[], "").await.0, 401);
+    assert_eq!(place.ask("GET", "/api/v1/status", &[], "").await.0, 403);
     assert_eq!(turned_away(), 1);
     assert_eq!(place.ask("POST", "/mcp", &[("origin", "http://evil.example")], "").await.0, 403);
     assert_eq!(turned_away(), 2);

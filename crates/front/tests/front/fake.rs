@@ -155,6 +155,12 @@ impl Fake {
                 panic!("a panic at `call`");
             }
             "big" => Ok(Raw::string(&"x".repeat(1024 * 1024))),
+            "limited" => Err(limited().of_failure(Failure {
+                code: Code::RateLimited,
+                retry_after: Some(std::time::Duration::from_millis(1500)),
+                quota: None,
+            })),
+            "limited_upstream" => Err(limited()),
             "scoped" => Err(missing_scope().of_failure(Failure {
                 code: Code::InsufficientScope,
                 retry_after: None,
@@ -169,6 +175,12 @@ impl Fake {
         self.count(&self.finished);
         outcome.map(Spliced::from)
     }
+}
+
+/// The error of a call that is one too many.
+fn limited() -> RpcError {
+    let data = serde_json::json!({"source": "gateway", "code": "RATE_LIMITED", "retryAfterMs": 1500});
+    RpcError::with_data(code::INTERNAL_ERROR, "too many", &data)
 }
 
 /// The error of a call whose credential lacks scopes.

@@ -59,6 +59,33 @@ async fn a_request_that_can_be_read_in_two_ways_is_a_bad_request() {
     }
 }
 
+/// ACC-5 (case 27): a call that a limit of the gateway refuses has status 429 and says when to try again, with or without
+/// progress. An upstream that claims the same gets nothing but its words passed on. A legacy client gets the error as its
+/// answer.
+#[tokio::test]
+async fn a_call_that_is_one_too_many() {
+    let fake = Fake::new();
+    let server = Server::start(&fake).await;
+    for (tool, progress, status, wait) in [
+        ("limited", "", 429, Some("2")),
+        ("limited", r#""progressToken":1,"#, 429, Some("2")),
+        ("limited_upstream", "", 200, None),
+    ] {
+        let call = modern("1", "tools/call", &format!(r#""name":"{tool}""#));
+        let call = call.replacen(r#""_meta":{"#, &format!(r#""_meta":{{{progress}"#), 1);
+        let answer = server.modern("tools/call", tool, &call).await;
+        assert_eq!(answer.status.as_u16(), status, "{tool}");
+        assert_eq!(answer.headers.get("retry-after").map(|wait| wait.to_str().unwrap()), wait, "{tool}");
+        let error = &answer.json()["error"];
+        assert_eq!((&error["code"], &error["data"]["retryAfterMs"]), (&(-32603).into(), &1500.into()));
+    }
+    let session = server.session("2025-11-25").await;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"limited"}}"#;
+    let answer = server.in_session(&session, call).await;
+    assert_eq!((answer.status.as_u16(), answer.headers.get("retry-after")), (200, None));
+    assert!(answer.text.contains("RATE_LIMITED"), "{}", answer.text);
+}
+
 #[tokio::test]
 async fn bad_requests_get_the_exact_status_and_code() {
     let fake = Fake::new();

@@ -3,6 +3,7 @@
 //! What a stage means for a tool, a prompt or a subscription is defined by that [`Subject`] (`surface/`).
 //! This module defines the order of the stages, and what is the same for all subjects.
 
+mod admin_event;
 mod apart;
 mod cancels;
 mod lock;
@@ -28,6 +29,7 @@ use crate::error::GatewayError;
 use crate::relay::request::Outcome;
 use crate::relay::trace::Trace;
 
+pub use admin_event::{AdminEvent, admin};
 pub(crate) use apart::places;
 pub(crate) use cancels::Cancels;
 pub(crate) use record::CallRecord;

@@ -269,7 +269,10 @@ impl Drop for CallRecord {
 }
 
 /// Waits until the sink has accepted the enter event. A panic of the sink counts as a failure.
-async fn recorded(signals: &Signals, entering: &mut EnterFuture) -> Result<Option<Ticket>, AuditError> {
+pub(super) async fn recorded(
+    signals: &Signals,
+    entering: &mut EnterFuture,
+) -> Result<Option<Ticket>, AuditError> {
     AssertUnwindSafe(entering)
         .catch_unwind()
         .await
@@ -277,7 +280,7 @@ async fn recorded(signals: &Signals, entering: &mut EnterFuture) -> Result<Optio
 }
 
 /// The panic message goes to the log only: it may quote the event.
-fn sink_panicked(signals: &Signals, panic: &(dyn Any + Send)) -> AuditError {
+pub(super) fn sink_panicked(signals: &Signals, panic: &(dyn Any + Send)) -> AuditError {
     signals.emit(&Signal::SinkPanicked(panics::words(panic)));
     AuditError::Failed("the sink panicked".to_owned())
 }

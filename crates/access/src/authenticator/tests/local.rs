@@ -179,7 +179,8 @@ async fn a_proxy_names_the_user() {
         assert!(!found.unwrap_err().challenge.contains("error"), "the header is ignored");
     }
     Gate::is_refused(&gate.ask(&headers, HERE).await, 401, "Bearer");
-    let long = "x".repeat(256);
+    let (longest, long) = ("x".repeat(255), "x".repeat(256));
+    assert!(gate.ask(&[("x-user", &longest)], proxy).await.is_ok());
     for wrong in [
         &[("x-user", "ada"), ("x-user", "ada")][..],
         &[("x-user", "ada"), ("x-user", "eve")],
@@ -191,6 +192,37 @@ async fn a_proxy_names_the_user() {
         Gate::is_refused(&gate.ask(wrong, proxy).await, 401, "error=\"invalid_token\"");
     }
     Gate::is_refused(&gate.ask(&[], proxy).await, 401, "Bearer");
+}
+
+/// ACC-2 (case 12): a stranger's use of the proxy's header is logged once, without what the header says.
+#[tokio::test]
+async fn a_strangers_header_is_logged_once() {
+    #[derive(Clone, Default)]
+    struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let gate = Gate::new(&behind_proxy(|_| {}));
+    for _ in 0..3 {
+        Gate::is_refused(
+            &gate.ask(&[("x-user", "hunter2")], from([11, 0, 0, 1].into())).await,
+            401,
+            "Bearer",
+        );
+    }
+    let text = String::from_utf8(log.0.lock().clone()).unwrap();
+    assert_eq!(text.matches("ignoring the proxy's header").count(), 1, "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
 }
 
 /// ACC-1: without configured credentials, a local caller is its user; with them it is 401, unless `auth.local` or the listener
@@ -304,6 +336,16 @@ async fn a_forwarded_address_is_believed_from_proxies() {
     }
     assert_eq!(attempt([10, 0, 0, 1], "198.51.100.77, 203.0.113.9:4711").await, 429);
     assert_eq!(attempt([10, 0, 0, 2], "[203.0.113.9]").await, 429, "through another proxy");
+    let twice = [
+        ("authorization", "Bearer wrong"),
+        ("x-forwarded-for", "198.51.100.1"),
+        ("x-forwarded-for", "203.0.113.9"),
+    ];
+    assert_eq!(
+        gate.ask(&twice, from([10, 0, 0, 1].into())).await.unwrap_err().status,
+        429,
+        "the last header counts"
+    );
     assert_eq!(attempt([10, 0, 0, 1], "203.0.113.10").await, 401);
     assert_eq!(attempt([203, 0, 113, 9], "198.51.100.1").await, 429, "the address itself");
     for number in 0..10 {

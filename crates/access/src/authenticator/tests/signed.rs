@@ -206,6 +206,11 @@ async fn keys_rotate() {
     gate.advance(60);
     Gate::is_refused(&gate.bearer(&forge(201)).await, 401, "invalid_token");
     assert_eq!(issuer.asked("/jwks"), 4, "a key id that was missing is not asked for again");
+    let mut nameless = new.header();
+    nameless.kid = None;
+    let nameless = jsonwebtoken::encode(&nameless, &claims(&issuer, &json!({})), &new.key).unwrap();
+    Gate::is_refused(&gate.bearer(&nameless).await, 401, "invalid_token");
+    assert_eq!(issuer.asked("/jwks"), 4, "without a key id there is nothing to ask for");
     assert_eq!(issuer.asked("/.well-known/openid-configuration"), 1);
 }
 
@@ -267,6 +272,10 @@ async fn wrong_answers_of_an_issuer() {
             (200, "text/html; charset=utf-8", "", "<html>sign in</html>".to_owned()),
             "an HTML page instead of JSON",
         ),
+        (
+            (200, "text/html", "", json!({"keys": [signer.public]}).to_string()),
+            "an HTML page instead of JSON",
+        ),
         ((200, json, "", "<!doctype html>".to_owned()), "an HTML page instead of JSON"),
         ((302, json, "location: /other\r\n", String::new()), "status 302; redirects are not followed"),
         ((500, json, "", String::new()), "status 500"),
@@ -279,7 +288,7 @@ async fn wrong_answers_of_an_issuer() {
     ];
     for (page, told) in answers {
         issuer.raw_page("/jwks", page);
-        gate.advance(24 * 3600 / 8);
+        gate.advance(24 * 3600 / 9);
         gate.credentials.issuers.refresh_due().await;
         let problems = gate.credentials.issuer_problems();
         assert!(problems[0].1.contains(told), "{problems:?}");
@@ -288,7 +297,11 @@ async fn wrong_answers_of_an_issuer() {
     assert_eq!(gate.bearer(&token).await.as_deref(), Ok("corp/ada"), "the first keys are still in use");
     let used: Vec<Value> = many.into_iter().take(65).collect();
     issuer.page("/jwks", &json!({ "keys": used }));
-    gate.advance(60);
+    let asked = issuer.asked("/jwks");
+    gate.advance(59);
+    gate.credentials.issuers.refresh_due().await;
+    assert_eq!(issuer.asked("/jwks"), asked, "an issuer that fails is asked once a minute");
+    gate.advance(1);
     gate.credentials.issuers.refresh_due().await;
     let by = |kid: &str| {
         let mut header = signer.header();
@@ -302,6 +315,39 @@ async fn wrong_answers_of_an_issuer() {
     let gate = started(&corp(&issuer, |_| {})).await;
     let problem = &gate.credentials.issuer_problems()[0].1;
     assert!(problem.contains("the document of another issuer"), "{problem}");
+}
+
+/// ACC-2 (case 7): the background work reads the keys at the start, and finds them again when their address has changed.
+#[tokio::test]
+async fn keys_that_move() {
+    let issuer = TestIssuer::start().await;
+    let signer = Signer::new("one", Algorithm::ES256);
+    issuer.publish(&[&signer]);
+    let gate = Gate::new(&corp(&issuer, |_| {}));
+    let running = tokio::spawn(Arc::clone(&gate.credentials).run(drop));
+    while issuer.asked("/jwks") == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    running.abort();
+    let _ = running.await;
+    let document = json!({"issuer": issuer.url, "jwks_uri": format!("{}/moved", issuer.url)});
+    issuer.page("/.well-known/openid-configuration", &document);
+    issuer.page("/moved", &json!({"keys": [signer.public]}));
+    issuer.raw_page("/jwks", (404, "text/plain", "", String::new()));
+    let gate = started(&corp(&issuer, |_| {})).await;
+    assert_eq!(issuer.asked("/moved"), 1);
+    issuer.page(
+        "/.well-known/openid-configuration",
+        &json!({"issuer": issuer.url, "jwks_uri": format!("{}/again", issuer.url)}),
+    );
+    issuer.page("/again", &json!({"keys": [signer.public]}));
+    issuer.raw_page("/moved", (404, "text/plain", "", String::new()));
+    for (seconds, problems) in [(15 * 60, 1), (60, 0)] {
+        gate.advance(seconds);
+        gate.credentials.issuers.refresh_due().await;
+        assert_eq!(gate.credentials.issuer_problems().len(), problems);
+    }
+    assert_eq!(issuer.asked("/again"), 1);
 }
 
 /// ACC-2: a token that lacks a scope that every request needs is answered with 403 and all of them; a wider scope includes others.

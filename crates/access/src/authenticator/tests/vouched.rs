@@ -24,6 +24,8 @@ async fn opaque_tokens() {
     let issuer = TestIssuer::start().await;
     issuer.vouch("good", active(&issuer, &json!({"scope": "a"})));
     let gate = Gate::new(&asking(&issuer));
+    gate.credentials.issuers.refresh_due().await;
+    assert_eq!(issuer.asked_at_all(), 0, "the keys of an issuer that is asked are of no use");
     for _ in 0..3 {
         assert_eq!(gate.bearer("good").await.as_deref(), Ok("corp/ada"));
         Gate::is_refused(&gate.bearer("bad").await, 401, "error=\"invalid_token\"");
@@ -35,6 +37,12 @@ async fn opaque_tokens() {
     gate.advance(1);
     assert_eq!(gate.bearer("bad").await.as_deref(), Ok("corp/ada"));
 
+    for (length, expected) in [(8192, Ok("corp/ada")), (8193, Err(401))] {
+        let long = "x".repeat(length);
+        issuer.vouch(&long, active(&issuer, &json!({})));
+        let found = gate.bearer(&long).await;
+        assert_eq!(found.as_deref().map_err(|refused| refused.status), expected);
+    }
     let headers = [("authorization", "Bearer good")];
     let held = gate.principal(&headers, from([9; 4].into())).await.unwrap();
     issuer.vouch("good", json!({"active": false}));
@@ -97,6 +105,22 @@ async fn an_issuer_that_does_not_answer() {
     }
     issuer.raw_page("/introspect", (200, json, "", active(&issuer, &json!({})).to_string()));
     assert_eq!(gate.bearer("good").await.as_deref(), Ok("corp/ada"));
+}
+
+/// ACC-2: an issuer is asked over https, except on this machine: otherwise its answers and the gateway's secret could be read.
+#[tokio::test]
+async fn an_issuer_without_encryption_is_not_asked() {
+    let issuer = TestIssuer::start().await;
+    let mut settings = asking(&issuer);
+    let url = Some("http://192.0.2.1/introspect".parse().unwrap());
+    settings.issuers[0].introspection.as_mut().unwrap().url = url;
+    Gate::is_refused(&Gate::new(&settings).bearer("good").await, 503, "");
+    let settings = corp(&issuer, |known| known.jwks = Some("http://192.0.2.1/jwks".parse().unwrap()));
+    let gate = Gate::new(&settings);
+    gate.credentials.issuers.refresh_due().await;
+    let problem = &gate.credentials.issuer_problems()[0].1;
+    assert!(problem.contains("is not an https address"), "{problem}");
+    assert_eq!(issuer.asked_at_all(), 0);
 }
 
 /// ACC-2 (case 8): many requests with one new token are one request to its issuer.

@@ -83,6 +83,20 @@ fn other_text_stays() {
     assert!(text(&file).contains("# for the build") && text(&file).contains("# next"), "{}", text(&file));
 }
 
+/// A row goes with its empty line; what belongs to its neighbours stays.
+#[test]
+fn rows_are_cut_out() {
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        assert_eq!(without_rows(text, "b", |_| true), expected);
+    }
+    check("[[a]]\nx = 1\n\n[[b]]\nx = 2\n\n# of c\n[[c]]\nx = 3\n", "[[a]]\nx = 1\n\n# of c\n[[c]]\nx = 3\n");
+    check("[[a]]\nx = 1\n\n[['b']] # old\nx = [\n  1,\n]\n", "[[a]]\nx = 1\n");
+    check("[[\"b\"]]\nx = 1\n[[b]]\nx = 2\n", "");
+    check("[[ab]]\nx = 1\n# [[b]]\n", "[[ab]]\nx = 1\n# [[b]]\n");
+    assert_eq!(without_rows("[[b]]\nx = 1\n", "b", |_| false), "[[b]]\nx = 1\n");
+}
+
 /// ACC-2: a revocation that could mean another key is refused, and the error says what there is.
 #[test]
 fn a_key_is_removed_by_name_and_digest() {
@@ -144,6 +158,9 @@ fn a_file_that_cannot_be_used() {
     assert!(error.contains("keys.toml:1:"), "{error}");
     assert!(matches!(file.append(&key("a", 2)), Err(KeysFileError::Wrong(_))));
     assert_eq!(text(&file), "[[ci]\n", "a wrong file is not changed");
+    let sparse = File::options().write(true).open(file.path()).unwrap();
+    sparse.set_len(LARGEST + 1).unwrap();
+    assert!(matches!(file.read(), Err(KeysFileError::Unusable { .. })), "a large file is not read");
     std::fs::remove_file(file.path()).unwrap();
     std::fs::create_dir(file.path()).unwrap();
     assert!(matches!(file.read(), Err(KeysFileError::Unusable { .. })));

@@ -11,8 +11,8 @@ use bridgehead_gateway::Principal;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::{Authenticator, Peer, PeerUser, Refusal, authenticator, bearer_token, no_token};
-use crate::Token;
+use super::super::api::{Api, Operator};
+use super::{Authenticator, Peer, Refusal, authenticator, bearer_token};
 
 /// The rules of one endpoint.
 pub(crate) struct Guard {
@@ -112,24 +112,25 @@ impl Guard {
         self.authenticator.authenticate(&parts.headers, peer).await
     }
 
-    /// The same for operators, who must always show a secret: the token of the instance, or the secret of clients.
+    /// The same for operators: the holder of the instance's token, or a principal that is listed as one.
     pub(crate) async fn admit_operator(
         &self,
         parts: &Parts,
-        instance: Option<&Token>,
-    ) -> Result<(), Refusal> {
+        peer: Peer,
+        api: &Api,
+    ) -> Result<Operator, Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        let offered = bearer_token(&parts.headers).ok_or_else(no_token)?;
-        // Both are always checked, so that the time reveals nothing.
-        let is_client = self.authenticator.asks_for_secret()
-            && self
-                .authenticator
-                .authenticate(&parts.headers, Peer { address: None, user: PeerUser::Refused(None) })
-                .await
-                .is_ok();
-        let is_operator = instance.is_some_and(|token| token.matches(offered));
-        if is_client || is_operator { Ok(()) } else { Err(no_token()) }
+        if let Some(holder) = api.holder(bearer_token(&parts.headers)) {
+            return Ok(holder);
+        }
+        let principal = self.authenticator.authenticate(&parts.headers, peer).await?;
+        api.operators().admit(principal).ok_or_else(|| {
+            Refusal::new(
+                StatusCode::FORBIDDEN,
+                "this caller is no operator; list it under `operators` or `operators_read` in `[auth]`",
+            )
+        })
     }
 
     /// The requested host, if it is one of those served here by name.
@@ -210,10 +211,14 @@ fn is_loopback(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bridgehead_config::Secret;
+    use bridgehead_config::{Secret, Who};
     use futures_util::FutureExt;
+    use tokio_util::sync::CancellationToken;
 
+    use super::super::super::api::Operators;
+    use super::super::PeerUser;
     use super::*;
+    use crate::Token;
 
     const ADMITTED: Peer = Peer { address: None, user: PeerUser::Admitted(Some(7)) };
 
@@ -329,37 +334,46 @@ mod tests {
         assert!(ask(&control, "/mcp", &[("host", "anything"), ("origin", "null")]).is_ok());
     }
 
-    /// AUD-5: operators always need a token, the instance's own or the endpoint's, and pass the same checks of `Host` and
-    /// `Origin` as clients.
+    /// ACC-7, AUD-5: the API opens to the instance's token and to listed principals, not to the endpoint's token by itself, and
+    /// passes the same checks of `Host` and `Origin` as clients.
     #[test]
     fn operators() {
-        #[track_caller]
-        fn check(
-            front: Option<&str>,
-            instance: Option<&str>,
-            headers: &[(&str, &str)],
-            expected: Result<(), u16>,
-        ) {
+        let gateway = bridgehead_gateway::Gateway::new(bridgehead_gateway::Options::default()).unwrap();
+        let check = |front: Option<&str>,
+                     operators: (&[Who], &[Who]),
+                     headers: &[(&str, &str)],
+                     expected: Result<(&str, bool), u16>| {
             let guard = guard("127.0.0.1:1", &[], &[], front);
-            let instance = instance.map(|token| Token::new("operator", Secret::new(token)));
+            let instance = Some(Token::new("operator", Secret::new("inst")));
+            let operators = Operators { all: operators.0.to_vec(), read: operators.1.to_vec() };
+            let api = Api::new(gateway.clone(), instance, operators, CancellationToken::new());
             let mut request = http::Request::builder().uri("/api/v1/status");
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            let outcome = guard.admit_operator(&parts, instance.as_ref()).now_or_never().unwrap();
-            assert_eq!(outcome.map_err(|refusal| refusal.status.as_u16()), expected);
-        }
-        let (host, good, other) =
+            let outcome = guard.admit_operator(&parts, ADMITTED, &api).now_or_never().unwrap();
+            let outcome = outcome
+                .map(|operator| (operator.principal.to_string(), operator.may_change))
+                .map_err(|refusal| refusal.status.as_u16());
+            assert_eq!(outcome, expected.map(|(name, change)| (name.to_owned(), change)), "{headers:?}");
+        };
+        let (host, instance, token) =
             (("host", "localhost"), ("authorization", "Bearer inst"), ("authorization", "Bearer front"));
-        check(None, Some("inst"), &[host, good], Ok(()));
-        check(Some("front"), Some("inst"), &[host, other], Ok(()));
-        check(Some("front"), None, &[host, good], Err(401));
-        check(None, Some("inst"), &[host], Err(401));
-        check(None, None, &[host], Err(401));
-        check(None, None, &[host, ("authorization", "Bearer ")], Err(401));
-        check(None, Some("inst"), &[host, good, ("origin", "http://evil.example")], Err(403));
-        check(None, Some("inst"), &[("host", "evil.example"), good], Err(403));
+        let nobody: (&[Who], &[Who]) = (&[], &[]);
+        let evil = ("origin", "http://evil.example");
+        check(Some("front"), nobody, &[host, instance], Ok(("operator", true)));
+        check(None, nobody, &[host, instance], Ok(("operator", true)));
+        check(Some("front"), nobody, &[host, token], Err(403));
+        check(Some("front"), (&[Who::Token], &[]), &[host, token], Ok(("token", true)));
+        check(Some("front"), (&[], &[Who::Token]), &[host, token], Ok(("token", false)));
+        check(Some("front"), (&[Who::Token], &[Who::Token]), &[host, token], Ok(("token", true)));
+        check(Some("front"), (&[Who::LocalUser(7)], &[]), &[host], Err(401));
+        check(None, (&[Who::LocalUser(7)], &[]), &[host], Ok(("local:7", true)));
+        check(None, nobody, &[host], Err(403));
+        check(Some("front"), (&[Who::Everyone], &[]), &[host, ("authorization", "Bearer ")], Err(401));
+        check(None, nobody, &[host, instance, evil], Err(403));
+        check(None, nobody, &[("host", "evil.example"), instance], Err(403));
     }
 
     #[test]

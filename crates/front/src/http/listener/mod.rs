@@ -160,12 +160,16 @@ pub async fn bind(
     check_reachable(settings.listen, made.asks_for_secret())?;
     let mut bound = vec![Bound { authenticator: made, socket: tcp(settings.listen).await?, tls: None }];
     for listener in &settings.listeners {
-        bound.push(one(listener, authenticator).await?);
+        bound.push(one(listener, settings, authenticator).await?);
     }
     Ok(Listeners(bound))
 }
 
-async fn one(listener: &Listener, authenticator: &MakeAuthenticator<'_>) -> Result<Bound, BindError> {
+async fn one(
+    listener: &Listener,
+    settings: &HttpSettings,
+    authenticator: &MakeAuthenticator<'_>,
+) -> Result<Bound, BindError> {
     let name = &listener.name;
     let authenticator = authenticator(listener.auth).map_err(BindError::SignIn)?;
     let socket = match &listener.listen {
@@ -185,7 +189,7 @@ async fn one(listener: &Listener, authenticator: &MakeAuthenticator<'_>) -> Resu
     let tls = match &listener.tls {
         Some(files) => {
             let failed = |error| BindError::Tls { name: name.clone(), error };
-            Some(Tls::load(files.clone(), false).await.map_err(failed)?)
+            Some(Tls::load(files.clone(), settings.allow_group_read).await.map_err(failed)?)
         }
         None => None,
     };
@@ -235,7 +239,7 @@ mod tests {
         bind(settings, &make).await.map_err(|error| error.to_string())
     }
 
-    /// ACC-7: an address that other machines can reach asks for a secret, on every listener; a Unix socket and loopback may be
+    /// ACC-6: an address that other machines can reach asks for a secret, on every listener; a Unix socket and loopback may be
     /// open.
     #[tokio::test]
     async fn an_address_that_others_reach_asks_for_a_secret() {

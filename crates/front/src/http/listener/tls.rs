@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bridgehead_config::TlsFiles;
+use bridgehead_config::{SecretFileError, TlsFiles, read_secret_file};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -43,7 +43,7 @@ pub enum TlsError {
     },
     /// The key file cannot be read, or others can read it.
     #[error("the TLS key: {0}")]
-    Key(#[from] io::Error),
+    Key(#[from] SecretFileError),
     /// A file does not hold what it should.
     #[error("`{}` does not hold {what} in PEM", path.display())]
     Unusable {
@@ -171,18 +171,6 @@ fn read(files: &TlsFiles, allow_group_read: bool) -> Result<ServerConfig, TlsErr
     Ok(config)
 }
 
-fn read_secret_file(path: &Path, allow_group_read: bool, most: u64) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let file = std::fs::File::open(path)?;
-    let forbidden = if allow_group_read { 0o037 } else { 0o077 };
-    if file.metadata()?.mode() & forbidden != 0 {
-        return Err(io::Error::other(format!("others can read `{0}`; run `chmod 600 {0}`", path.display())));
-    }
-    let mut text = Vec::new();
-    file.take(most).read_to_end(&mut text)?;
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
@@ -201,7 +189,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// ACC-7, ACC-8: a key that others can read is refused with its cure, and so is everything that TLS cannot use.
+    /// ACC-6, ACC-8: a key that others can read is refused with its cure, and so is everything that TLS cannot use.
     #[test]
     fn what_cannot_be_used_says_why() {
         let folder = tempfile::tempdir().unwrap();
@@ -228,7 +216,7 @@ mod tests {
         assert!(error.contains("cert.pem") && error.contains("cannot be read"), "{error}");
     }
 
-    /// ACC-7: new files take effect within seconds, and broken ones leave the old pair in use.
+    /// ACC-6: new files take effect within seconds, and broken ones leave the old pair in use.
     #[tokio::test]
     async fn changed_files_are_read_again() {
         let folder = tempfile::tempdir().unwrap();
@@ -258,7 +246,7 @@ mod tests {
         put(&pair());
         changed(true).await;
     }
-    /// ACC-7: a client that does not make its handshake is let go.
+    /// ACC-6: a client that does not make its handshake is let go.
     #[tokio::test]
     async fn a_handshake_has_its_time() {
         let folder = tempfile::tempdir().unwrap();
