@@ -43,7 +43,7 @@ provider.use(async (context, next) => {
   const { params } = await provider.interactionDetails(context.req, context.res);
   const accountId = params.login_hint;
   const grant = new provider.Grant({ accountId, clientId: params.client_id });
-  grant.addOIDCScope('openid offline_access');
+  grant.addOIDCScope(`openid offline_access ${params.scope ?? ''}`);
   for (const resource of [params.resource].flat().filter(Boolean)) {
     grant.addResourceScope(resource, params.scope ?? '');
   }

@@ -82,7 +82,8 @@ const users = {};
 for (const { user } of job.users) {
   await check(user, 'sign in', async () => {
     users[user] = await signIn(user);
-    assert.deepEqual(users[user].session.asked, [job.scope]);
+    // The SDK adds `offline_access` by itself, because the authorization server lists it.
+    assert.deepEqual(users[user].session.asked, [`${job.scope} offline_access`]);
     return users[user].session.asked[0];
   });
 }

@@ -152,7 +152,7 @@ mod tests {
         assert!(check(confined(&[Path::new("/")], Network::Full), file(outside.join("token"))).is_err());
         assert_eq!(check(confined(&[Path::new("/")], Network::Full), variable()), Ok(()));
     }
-    /// WALL-5, ACC-7: the rule holds for every listener, and credentials of `[auth]` count like a token.
+    /// WALL-5, ACC-6: the rule holds for every listener, and credentials of `[auth]` count like a token.
     #[test]
     fn an_open_listener_must_not_be_reached_either() {
         use bridgehead_config::Listener;

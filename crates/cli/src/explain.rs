@@ -1,24 +1,45 @@
-//! `bridgehead explain`: prints the pages about errors and operation, which are built into the program.
+//! `bridgehead explain`: prints which rule decides about a tool, or the pages about errors and operation, which are built into
+//! the program.
+
+mod rules;
 
 use std::fmt::Write as _;
 
 use bridgehead_gateway::{Code, similar};
 use clap::Args;
+use serde_json::json;
 
 use super::exit::Exit;
 use super::output;
+use super::target::Where;
 
-/// Print what an error code or a topic means, and what to do
+/// Print which rule decides about a tool, or what an error code or a topic means
 #[derive(Debug, Args)]
-#[command(after_help = "Without a topic, all topics are listed.
+#[command(
+    after_help = "A topic is tried as SERVER/TOOL (the name that the server knows), as a name that `bridgehead tools` shows, and as
+an error code or a page. Without a topic, all codes and pages are listed.
 
 Examples:
   bridgehead explain
+  bridgehead explain github/delete_repo --as corp/ada --group build
+  bridgehead explain github__create_issue --as key:ci --json
   bridgehead explain PROVIDER_TIMEOUT
-  bridgehead explain a-server-does-not-start")]
+  bridgehead explain a-server-does-not-start"
+)]
 pub(crate) struct Explain {
-    /// An error code or a topic
+    /// A tool, an error code or a topic
     topic: Option<String>,
+    /// For whom: local, local:UID, token, key:NAME, proxy:NAME or ISSUER/SUBJECT [default: local]
+    #[arg(long = "as", value_name = "WHO", requires = "topic")]
+    who: Option<String>,
+    /// A group that they are in besides those of a configured key
+    #[arg(long, value_name = "GROUP", requires = "topic")]
+    group: Vec<String>,
+    #[command(flatten)]
+    place: Where,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A page of the documentation, by its path below `docs`.
@@ -69,8 +90,18 @@ const fn about(code: Code) -> &'static str {
 /// Runs the verb.
 pub(crate) fn run(explain: &Explain) -> Exit {
     let Some(topic) = &explain.topic else { return output::data(&list(), Exit::Success) };
-    if let Some(text) = text(topic) {
-        return output::data(&text, Exit::Success);
+    let page = text(topic);
+    // A page needs no configuration, unless somebody is named for whom there may be a tool of that name.
+    if (page.is_none() || explain.who.is_some())
+        && let Some(exit) = rules::run(explain, topic)
+    {
+        return exit;
+    }
+    if let Some(text) = page {
+        return match explain.json {
+            true => output::json_data(&json!({"topic": topic, "text": text}), Exit::Success),
+            false => output::data(&text, Exit::Success),
+        };
     }
     let topics = topics();
     let meant = match similar(topic, topics.iter().map(String::as_str)).as_slice() {

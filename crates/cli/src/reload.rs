@@ -12,9 +12,10 @@ use std::time::Duration;
 use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{ServerName, Source};
 use bridgehead::{Config, Exposed, Gateway, Mode, check_endpoint};
-use bridgehead_gateway::{Reload, ReloadReport};
+use bridgehead_gateway::{AdminEvent, Principal, Reload, ReloadReport, admin};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use rustix::process::{Signal, getpid, kill_process};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
@@ -126,7 +127,27 @@ impl Reloading {
                 Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
             }
         };
+        self.record(&outcome).await;
         self.gateway.set_reload(outcome);
+    }
+
+    /// Puts the reload into the record, with what identifies the rules that are now in effect.
+    async fn record(&self, outcome: &Reload) {
+        let policy = self.access.as_ref().map(|access| access.policy().digest());
+        let file = file(&self.config).map(|file| file.display().to_string()).unwrap_or_default();
+        let event = AdminEvent {
+            principal: &Principal::local(),
+            transport: "gateway",
+            method: admin::RELOAD,
+            subject: &file,
+            arguments: &json!({"policy": policy}),
+        };
+        let told = || match outcome.ok {
+            true => Ok(json!({"message": outcome.message, "needsRestart": outcome.needs_restart})),
+            false => Err(outcome.message.clone()),
+        };
+        // A record that fails is signalled there.
+        drop(self.gateway.record_event(event, told).await);
     }
 }
 

@@ -196,6 +196,19 @@ mod tests {
 
     use super::*;
 
+    /// ACC-6: a listener is shown as a client writes it.
+    #[test]
+    fn where_listeners_are() {
+        for (told, shown) in [
+            ("127.0.0.1:4848", "http://127.0.0.1:4848/mcp"),
+            ("[::1]:1", "http://[::1]:1/mcp"),
+            ("https://10.0.0.1:443/mcp", "https://10.0.0.1:443/mcp"),
+            ("unix:/run/gate.sock", "unix:/run/gate.sock"),
+        ] {
+            assert_eq!(place(told), shown);
+        }
+    }
+
     #[test]
     fn durations() {
         for (milliseconds, expected) in [

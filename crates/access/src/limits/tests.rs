@@ -427,7 +427,7 @@ fn a_ledger_with_a_broken_line() {
     world.refused("ci", "say", Code::BudgetExhausted);
 }
 
-/// ACC-5: a budget without a record, and a pattern that is none, are errors at the start.
+/// ACC-5: a budget without a record and a malformed pattern are errors at the start.
 #[test]
 fn what_cannot_be_enforced() {
     let clock: Arc<dyn Clock> = Arc::new(FakeClock::new());

@@ -8,7 +8,7 @@ use bridgehead_testkit::{Behaviour, Mock};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{Place, signal};
+use crate::common::{Place, signal, until};
 
 const PAGE: &str = include_str!("../../../../docs/access.md");
 
@@ -233,4 +233,41 @@ async fn what_check_says_about_access() {
     let plain = place.config(&["demo"], "");
     let said = place.run(&["check", "--config", plain.to_str().unwrap()]).await.stdout;
     assert!(!said.contains("admits") && !said.contains("rules:") && !said.contains("listens"), "{said}");
+}
+
+/// ACC-3, ACC-9: changed rules take effect in a running gateway without a restart, and the record has the reload with what
+/// identifies the rules. Rules that cannot be used change nothing.
+#[tokio::test]
+async fn rules_are_changed_while_the_gateway_runs() {
+    let place = Place::new();
+    place.file("bridgehead.toml", &step(2));
+    let ci = key(&place, &["ci"]).await;
+    let alice = key(&place, &["alice", "--group", "people"]).await;
+    let (gateway, address) = serve(&place, 3).await;
+    assert_eq!(tools(address, &alice).await, ["read_file"]);
+    place.file(
+        "bridgehead.toml",
+        &step(3).replace("[\"files/write_*\", \"files/move_*\"]", "[\"files/read_*\"]"),
+    );
+    for _ in 0..500 {
+        if tools(address, &alice).await == ["write_file"] {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(tools(address, &alice).await, ["write_file"]);
+    assert_eq!(tools(address, &ci).await, ["read_file"], "another class stays as it was");
+    place.file("bridgehead.toml", &step(3).replace("files/*", "nothing/*"));
+    until(|| gateway.stderr().contains("the old one stays in effect").then_some(())).await;
+    assert_eq!(tools(address, &alice).await, ["write_file"]);
+    stop(gateway).await;
+    let rows = record(&place).await;
+    let reloads: Vec<&Value> = rows.iter().filter(|row| row["method"] == "configuration/reload").collect();
+    assert_eq!(reloads.len(), 2, "{rows:#?}");
+    let shown = place.run(&["audit", "show", reloads[0]["correlationId"].as_str().unwrap()]).await;
+    let mut texts = shown.stdout.split('"').map(|text| text.trim_end_matches('\\'));
+    assert!(
+        texts.any(|text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        "{shown:?}"
+    );
 }

@@ -203,7 +203,8 @@ async fn http(address: std::net::SocketAddr, path: &str, token: Option<&str>) ->
     answer
 }
 
-/// AUD-5: over HTTP the API requires the token from the instance's file, or the front's token.
+/// AUD-5, ACC-7: over HTTP the API requires the token from the instance's file. The endpoint's token opens it only if it is listed
+/// under the operators.
 #[tokio::test]
 async fn the_api_over_http_wants_a_token() {
     let place = Place::new();
@@ -222,12 +223,20 @@ async fn the_api_over_http_wants_a_token() {
     assert_eq!(about["config"], file.to_str().unwrap());
     let own = about["token"].as_str().unwrap();
     for (token, expected) in
-        [(None, "401"), (Some("wrong"), "401"), (Some(own), "200"), (Some("front-token"), "200")]
+        [(None, "401"), (Some("wrong"), "401"), (Some(own), "200"), (Some("front-token"), "403")]
     {
         let answer = http(address, "/api/v1/status", token).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected} ")), "{answer}");
     }
     assert!(!gateway.stderr().contains(own));
+    stop(gateway).await;
+
+    let listed = place.config(&["demo"], "[auth]\noperators_read = [\"token\"]\n");
+    let (gateway, address) = place.serve_http(&["--config", listed.to_str().unwrap()], &variables).await;
+    for (token, expected) in [(None, "401"), (Some("front-token"), "200")] {
+        let answer = http(address, "/api/v1/status", token).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expected} ")), "{answer}");
+    }
     stop(gateway).await;
 }
 

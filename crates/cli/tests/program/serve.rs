@@ -248,7 +248,7 @@ async fn starts_that_fail() {
 
     let open = place.run(&["serve", "--listen", "0.0.0.0:0"]).await;
     assert_eq!(open.code, Some(78));
-    assert!(open.stderr.contains("clients must send a bearer token"), "{}", open.stderr);
+    assert!(open.stderr.contains("clients must show who they are"), "{}", open.stderr);
 
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();

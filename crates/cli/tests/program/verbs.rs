@@ -396,3 +396,50 @@ async fn what_servers_say_does_not_draw_on_the_terminal() {
     let listed = place.run(&["tools", "--json", "--config", file]).await.json();
     assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["description"] == EVIL));
 }
+
+/// ACC-3 (case 24): `explain` names the rule that decides, with file and line, from the configuration alone; a name that is
+/// nothing is refused.
+#[tokio::test]
+async fn explain_names_the_rule() {
+    let place = Place::new();
+    let rules = r#"
+[auth]
+public_url = "https://mcp.example.com/mcp"
+[auth.issuers.corp]
+issuer = "https://id.example.com"
+[[policy]]
+who = ["corp/*"]
+tools = ["git/*"]
+read_only = true
+[[policy]]
+who = ["corp/ada"]
+tools = ["git/add", "git/delete_*"]
+deny_tools = ["git/delete_*"]
+scopes = { "git/add" = ["repo:write"] }
+"#;
+    let file = place.config(&["git"], rules);
+    let explain = async |arguments: &[&str]| {
+        place.run(&[&["explain"], arguments, &["--config", file.to_str().unwrap()]].concat()).await
+    };
+    let denied = explain(&["git/delete_repo", "--as", "corp/ada"]).await;
+    assert_eq!(denied.code, Some(0), "{}", denied.stderr);
+    assert!(denied.stdout.contains("git/delete_repo for corp/ada: denied"), "{}", denied.stdout);
+    let rule = "bridgehead.toml:10 deny_tools = \"git/delete_*\" for corp/ada";
+    assert!(denied.stdout.contains(rule), "{}", denied.stdout);
+    let prefixed = explain(&["git__add", "--as", "corp/ada"]).await;
+    assert!(prefixed.stdout.contains(": allowed\n"), "{}", prefixed.stdout);
+    assert!(prefixed.stdout.contains("scopes: repo:write"), "{}", prefixed.stdout);
+    // The server says that this one only reads, so the first rule allows it.
+    let offered = explain(&["add", "--as", "corp/ada", "--json"]).await;
+    assert_eq!((&offered.json()["tool"], &offered.json()["rule"]["line"]), (&json!("git/add"), &json!(6)));
+    let depends = explain(&["git/log", "--as", "corp/eve"]).await;
+    assert!(depends.stdout.contains("allowed if the tool says that it only reads"), "{}", depends.stdout);
+    assert!(depends.stdout.contains(":6 tools"), "{}", depends.stdout);
+    let nobody = explain(&["git/log", "--as", "key:x", "--json"]).await.json();
+    assert_eq!((&nobody["allowed"], &nobody["reason"]), (&json!(false), &json!("no rule allows it")));
+    let code = explain(&["DENIED", "--as", "corp/ada"]).await;
+    assert!(code.stdout.starts_with("# "), "{}", code.stdout);
+    for wrong in [&["gti/log"][..], &["git/log", "--as", "nobody"], &["no-such-topic"]] {
+        assert_eq!(explain(wrong).await.code, Some(2), "{wrong:?}");
+    }
+}

@@ -188,7 +188,7 @@ mod tests {
         assert_ne!(stateless.of(&ada, named("x").as_ref()), stateless.of(&bob, named("x").as_ref()));
     }
 
-    /// ACC-6: a client of a principal is known by its name, whatever else it says about itself.
+    /// ACC-1, GATE-3: a client of a principal is known by its name, whatever else it says about itself.
     #[test]
     fn a_session_for_each_client_name() {
         let stateless = stateless();
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(of(&named(&longest)), of(&named(&format!("{longest}n"))), "a name has a maximum length");
     }
 
-    /// ACC-6: a principal has a bounded number of sessions. The idle one that was used the longest ago makes way; if none is
+    /// ACC-1: a principal has a bounded number of sessions. The idle one that was used the longest ago makes way; if none is
     /// idle, clients of the principal share one.
     #[test]
     fn the_sessions_of_a_principal_are_bounded() {

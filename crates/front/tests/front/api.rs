@@ -119,7 +119,7 @@ impl Place {
     }
 }
 
-/// AUD-5, ACC-6: nobody is an operator who is not listed as one, whatever the endpoint requires of clients.
+/// AUD-5, ACC-7: nobody is an operator who is not listed as one, whatever the endpoint requires of clients.
 #[tokio::test]
 async fn only_operators_are_answered() {
     let place = Place::new().await;
@@ -138,7 +138,7 @@ fn bearer(value: &str) -> (&str, &str) {
     ("authorization", value)
 }
 
-/// ACC-6: a listed operator may do everything, one that is listed for reading may see but not restart, and the challenge of a
+/// ACC-7: a listed operator may do everything, one that is listed for reading may see but not restart, and the challenge of a
 /// refusal goes out here too.
 #[tokio::test]
 async fn operators_have_their_rights() {
@@ -159,7 +159,7 @@ async fn operators_have_their_rights() {
     assert_eq!(refused.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
 }
 
-/// ACC-9, ACC-6: what an operator changes and each stream that one opens leave a pair in the record, with who did it and over
+/// ACC-9, ACC-7: what an operator changes and each stream that one opens leave a pair in the record, with who did it and over
 /// what. Looking at the status leaves none.
 #[tokio::test]
 async fn what_operators_do_is_recorded() {
@@ -198,6 +198,25 @@ async fn what_operators_do_is_recorded() {
     let ends: Vec<_> =
         place.recorder.exits().iter().map(|exit| matches!(exit.outcome(), Outcome::Result { .. })).collect();
     assert_eq!(ends, [true, false, true, true]);
+}
+
+/// ACC-9: an operator's action that cannot be recorded is not done.
+#[tokio::test]
+async fn what_cannot_be_recorded_is_not_done() {
+    let place = Place::new().await;
+    place.recorder.fail_enter(true);
+    let ops = bearer("Bearer ops");
+    let (status, told) = place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await;
+    assert_eq!(status, 503);
+    assert!(told["error"]["message"].as_str().unwrap().contains("AUDIT_ENTER_FAILED"), "{told}");
+    for path in ["/api/v1/events", "/api/v1/logs?server=files&follow=1"] {
+        assert_eq!(place.ask("GET", path, &[ops], "").await.0, 503, "{path}");
+    }
+    assert!(place.recorder.exits().is_empty());
+    place.recorder.fail_enter(false);
+    place.recorder.fail_exit(true);
+    let restarted = place.ask("POST", "/api/v1/restart", &[ops], r#"{"server":"files"}"#).await;
+    assert_eq!(restarted.0, 202, "a failing exit fails nothing");
 }
 
 /// ACC-2: the stream of an operator ends when the credential that opened it is revoked.

@@ -68,7 +68,7 @@ async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]
     server.exchange(request.body(Full::new(Bytes::new())).unwrap()).await.answer().await
 }
 
-/// ACC-2 (case 2): the metadata is at both places, byte for byte, without credentials and for pages of every origin.
+/// ACC-1 (case 2): the metadata is at both places, byte for byte, without credentials and for pages of every origin.
 #[tokio::test]
 async fn metadata_is_served_at_both_places() {
     let server = start(&Fake::new(), Signed::default()).await;
@@ -111,7 +111,7 @@ async fn metadata_is_served_at_both_places() {
     }
 }
 
-/// ACC-2: where no secret is asked for, a foreign host gets no metadata either.
+/// ACC-1: where no secret is asked for, a foreign host gets no metadata either.
 #[tokio::test]
 async fn a_local_endpoint_has_no_metadata() {
     let server = Server::start(&Fake::new()).await;
@@ -120,7 +120,7 @@ async fn a_local_endpoint_has_no_metadata() {
     assert_eq!(ask(&server, "GET", path, &[("host", "evil.example")]).await.status, 403);
 }
 
-/// ACC-7: anybody may ask whether the gateway lives and whether it is ready, from any host, and learns nothing else.
+/// ACC-6: anybody may ask whether the gateway lives and whether it is ready, from any host, and learns nothing else.
 #[tokio::test]
 async fn health_and_readiness_need_nothing() {
     let fake = Fake::new();
@@ -137,7 +137,7 @@ async fn health_and_readiness_need_nothing() {
     check("/readyz", 503, "not ready").await;
 }
 
-/// ACC-7 (case 13): a page of a listed origin can ask for `Mcp-Param-*`, and can read the challenge of a 401 and the headers of
+/// ACC-6 (case 13): a page of a listed origin can ask for `Mcp-Param-*`, and can read the challenge of a 401 and the headers of
 /// a stream.
 #[tokio::test]
 async fn a_page_can_read_what_it_needs() {
@@ -172,7 +172,7 @@ async fn a_page_can_read_what_it_needs() {
     }
 }
 
-/// ACC-7 (case 14): a foreign origin is refused before anybody looks at credentials, and so is a foreign host where no
+/// ACC-6 (case 14): a foreign origin is refused before anybody looks at credentials, and so is a foreign host where no
 /// secret is asked for.
 #[tokio::test]
 async fn strangers_are_refused_before_their_credentials() {
@@ -216,7 +216,7 @@ async fn a_token_counts_in_one_place() {
     assert_eq!(post("/mcp", &[good, ("authorization", "Bearer bad")]).await.status, 401);
 }
 
-/// ACC-2 (case 15): nothing that a client or a proxy says about the address changes the challenge or the metadata.
+/// ACC-1 (case 15): nothing that a client or a proxy says about the address changes the challenge or the metadata.
 #[tokio::test]
 async fn addresses_come_from_the_configuration() {
     let server = start(&Fake::new(), Signed::default()).await;
@@ -237,7 +237,7 @@ async fn addresses_come_from_the_configuration() {
     assert_eq!(metadata.text, METADATA);
 }
 
-/// ACC-4 (case 16): a call that lacks a scope is answered by 403 and all scopes that it needs, in both eras, with the JSON-RPC
+/// ACC-3 (case 16): a call that lacks a scope is answered by 403 and all scopes that it needs, in both eras, with the JSON-RPC
 /// error as the body; or in band, by choice. An upstream cannot ask for scopes this way.
 #[tokio::test]
 async fn a_missing_scope_is_asked_for() {

@@ -150,7 +150,7 @@ impl Connection {
     }
 }
 
-/// ACC-7: each listener has its own rules for credentials, whichever thread serves it, and the socket's file goes at the end.
+/// ACC-6: each listener has its own rules for credentials, whichever thread serves it, and the socket's file goes at the end.
 #[tokio::test]
 async fn each_listener_has_its_own_rules() {
     for threads in [1, 2] {
@@ -171,7 +171,7 @@ async fn each_listener_has_its_own_rules() {
     }
 }
 
-/// ACC-7: all listeners share the sessions, and a session belongs to its principal on each of them.
+/// ACC-6: all listeners share the sessions, and a session belongs to its principal on each of them.
 #[tokio::test]
 async fn listeners_share_the_sessions() {
     let place = Place::new(1).await;
@@ -185,7 +185,7 @@ async fn listeners_share_the_sessions() {
     place.stop().await;
 }
 
-/// ACC-7: a renewed certificate is used for new connections without a restart; a broken one is not.
+/// ACC-6: a renewed certificate is used for new connections without a restart; a broken one is not.
 #[tokio::test]
 async fn a_renewed_certificate_is_used() {
     let place = Place::new(1).await;

@@ -85,7 +85,7 @@ async fn an_authenticator_names_the_principal() {
     assert_ne!(sessions[0], sessions[1]);
 }
 
-/// GATE-3: a legacy session, its stream and the events of that exist only for the principal that opened it. They are
+/// GATE-3, ACC-1: a legacy session, its stream and the events of that exist only for the principal that opened it. They are
 /// unknown to every other, whatever it does with the id.
 #[tokio::test]
 async fn a_session_is_unknown_to_others() {

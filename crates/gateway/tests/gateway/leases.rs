@@ -306,7 +306,7 @@ async fn pid_with_roots(fixture: &Fixture, principal: &str, roots: &Value) -> u6
     pid(&fixture.ask_as(principal, "tools/call", modern_params(again)).await)
 }
 
-/// HOUR-1, GATE-3: a modern client that has roots keeps its process from call to call. The gateway first asks it for
+/// HOUR-1, GATE-3, ACC-1: a modern client that has roots keeps its process from call to call. The gateway first asks it for
 /// its roots, then finds the process kept for its principal and these roots. Other roots or another principal get
 /// another process. The server gets the roots of its process whenever it asks. `status` says why there are several
 /// processes.

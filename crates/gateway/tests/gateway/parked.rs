@@ -219,7 +219,7 @@ async fn questions_come_together_and_in_rounds() {
     fixture.end().await;
 }
 
-/// ERA-2, GATE-3: a state that was changed, was used before, or belongs to another client or request is refused and
+/// ERA-2, GATE-3, ACC-1: a state that was changed, was used before, or belongs to another client or request is refused and
 /// runs nothing.
 #[tokio::test]
 async fn a_state_is_good_for_one_request_of_one_client_once() {

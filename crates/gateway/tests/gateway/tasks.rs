@@ -86,7 +86,7 @@ async fn listen(
     (notes, listening, first["params"]["notifications"].clone())
 }
 
-/// ERA-1: a task is queried, answered and cancelled at its own server, over stdio and HTTP, only by the client that
+/// ERA-1, ACC-1: a task is queried, answered and cancelled at its own server, over stdio and HTTP, only by the client that
 /// made it. The server's answers pass through.
 #[tokio::test]
 async fn a_task_is_found_again() {
@@ -118,7 +118,7 @@ async fn a_task_is_found_again() {
     fixture.end().await;
 }
 
-/// ERA-1, GATE-3: an unprompted notification about a task reaches the listens that follow it, unchanged except for the
+/// ERA-1, GATE-3, ACC-1: an unprompted notification about a task reaches the listens that follow it, unchanged except for the
 /// id that the client knows. It reaches no other client's listen, and no task with the same id on another server.
 #[tokio::test]
 async fn a_task_that_changes_is_told_to_its_client() {

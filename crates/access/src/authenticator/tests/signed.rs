@@ -206,6 +206,11 @@ async fn keys_rotate() {
     gate.advance(60);
     Gate::is_refused(&gate.bearer(&forge(201)).await, 401, "invalid_token");
     assert_eq!(issuer.asked("/jwks"), 4, "a key id that was missing is not asked for again");
+    let mut nameless = new.header();
+    nameless.kid = None;
+    let nameless = jsonwebtoken::encode(&nameless, &claims(&issuer, &json!({})), &new.key).unwrap();
+    Gate::is_refused(&gate.bearer(&nameless).await, 401, "invalid_token");
+    assert_eq!(issuer.asked("/jwks"), 4, "without a key id there is nothing to ask for");
     assert_eq!(issuer.asked("/.well-known/openid-configuration"), 1);
 }
 

@@ -24,6 +24,8 @@ async fn opaque_tokens() {
     let issuer = TestIssuer::start().await;
     issuer.vouch("good", active(&issuer, &json!({"scope": "a"})));
     let gate = Gate::new(&asking(&issuer));
+    gate.credentials.issuers.refresh_due().await;
+    assert_eq!(issuer.asked_at_all(), 0, "the keys of an issuer that is asked are of no use");
     for _ in 0..3 {
         assert_eq!(gate.bearer("good").await.as_deref(), Ok("corp/ada"));
         Gate::is_refused(&gate.bearer("bad").await, 401, "error=\"invalid_token\"");

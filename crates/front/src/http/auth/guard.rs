@@ -334,7 +334,7 @@ mod tests {
         assert!(ask(&control, "/mcp", &[("host", "anything"), ("origin", "null")]).is_ok());
     }
 
-    /// ACC-6, AUD-5: the API opens to the instance's token and to listed principals, not to the endpoint's token by itself, and
+    /// ACC-7, AUD-5: the API opens to the instance's token and to listed principals, not to the endpoint's token by itself, and
     /// passes the same checks of `Host` and `Origin` as clients.
     #[test]
     fn operators() {

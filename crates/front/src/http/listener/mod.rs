@@ -239,7 +239,7 @@ mod tests {
         bind(settings, &make).await.map_err(|error| error.to_string())
     }
 
-    /// ACC-7: an address that other machines can reach asks for a secret, on every listener; a Unix socket and loopback may be
+    /// ACC-6: an address that other machines can reach asks for a secret, on every listener; a Unix socket and loopback may be
     /// open.
     #[tokio::test]
     async fn an_address_that_others_reach_asks_for_a_secret() {

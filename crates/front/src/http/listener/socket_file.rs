@@ -87,7 +87,7 @@ fn bind_for_owner(path: &Path) -> io::Result<UnixListener> {
 mod tests {
     use super::*;
 
-    /// ACC-7: a socket is for its owner only, replaces one that nobody serves, and is removed at the end. Whatever else is at
+    /// ACC-6: a socket is for its owner only, replaces one that nobody serves, and is removed at the end. Whatever else is at
     /// its path stays.
     #[test]
     fn a_socket_takes_nobodys_place() {

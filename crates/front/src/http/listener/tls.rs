@@ -189,7 +189,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// ACC-7, ACC-8: a key that others can read is refused with its cure, and so is everything that TLS cannot use.
+    /// ACC-6, ACC-8: a key that others can read is refused with its cure, and so is everything that TLS cannot use.
     #[test]
     fn what_cannot_be_used_says_why() {
         let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert!(error.contains("cert.pem") && error.contains("cannot be read"), "{error}");
     }
 
-    /// ACC-7: new files take effect within seconds, and broken ones leave the old pair in use.
+    /// ACC-6: new files take effect within seconds, and broken ones leave the old pair in use.
     #[tokio::test]
     async fn changed_files_are_read_again() {
         let folder = tempfile::tempdir().unwrap();
@@ -246,7 +246,7 @@ mod tests {
         put(&pair());
         changed(true).await;
     }
-    /// ACC-7: a client that does not make its handshake is let go.
+    /// ACC-6: a client that does not make its handshake is let go.
     #[tokio::test]
     async fn a_handshake_has_its_time() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,370 @@
+//! What a principal may not use is not there.
+
+use std::time::Duration;
+
+use bridgehead_config::PolicyRule;
+use bridgehead_gateway::Principal;
+use bridgehead_testkit::{Behaviour, Initialize, Mock};
+use bridgehead_wire::Revision;
+use serde_json::{Value, json};
+
+use crate::world::{Client, LEGACY, MODERN, World, colour, decoded, on, rule, soon, user};
+
+/// A server with two of everything.
+pub(crate) fn both() -> Mock {
+    let said = || Behaviour::Text("said".to_owned());
+    Mock::legacy()
+        .capabilities(
+            r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{},"experimental":{"x":{}}}"#,
+        )
+        .instructions("Call blue_tool after red_tool.")
+        .tool("red_tool", said())
+        .tool("blue_tool", said())
+        .tool(
+            "red_news",
+            Behaviour::tell_aside(
+                "notifications/resources/updated",
+                r#"{"uri":"red://dir/blue"}"#,
+                Behaviour::tell_aside("notifications/resources/updated", r#"{"uri":"red://dir/x"}"#, said()),
+            ),
+        )
+        .tool(
+            "red_log",
+            Behaviour::tell_aside(
+                "notifications/message",
+                r#"{"level":"error","data":"blue_tool was called"}"#,
+                Behaviour::tell_aside("notifications/message", r#"{"level":"error","data":"all is well"}"#, said()),
+            ),
+        )
+        .replies("prompts/list", r#"{"prompts":[{"name":"red_prompt"},{"name":"blue_prompt"}]}"#)
+        .replies("prompts/get", r#"{"messages":[]}"#)
+        .replies(
+            "resources/list",
+            r#"{"resources":[{"uri":"red://1","name":"r"},{"uri":"blue://1","name":"b"},{"uri":"red://dir","name":"d"}]}"#,
+        )
+        .replies(
+            "resources/templates/list",
+            r#"{"resourceTemplates":[{"uriTemplate":"red://t/{x}","name":"r"},{"uriTemplate":"blue://t/{x}","name":"b"}]}"#,
+        )
+        .replies("resources/read", r#"{"contents":[]}"#)
+        .replies("resources/subscribe", "{}")
+        .replies("logging/setLevel", "{}")
+        .replies("completion/complete", r#"{"completion":{"values":["x"]}}"#)
+}
+
+pub(crate) fn rules() -> Vec<PolicyRule> {
+    vec![colour("ada", 3, "red"), colour("eve", 9, "blue")]
+}
+
+fn without_id(error: &Value, name: &str) -> String {
+    let mut error = error.clone();
+    if let Some(data) = error["data"].as_object_mut() {
+        data.remove("correlationId");
+    }
+    error.to_string().replace(name, "NAME")
+}
+
+/// Every way to name something: method, params and the name in them.
+fn uses(colour: &str) -> Vec<(&'static str, Value, String)> {
+    let (tool, prompt) = (format!("{colour}_tool"), format!("{colour}_prompt"));
+    let (uri, template) = (format!("{colour}://1"), format!("{colour}://t/{{x}}"));
+    let concrete = format!("{colour}://t/7");
+    let argument = json!({"name": "x", "value": ""});
+    vec![
+        ("tools/call", json!({"name": tool, "arguments": {}}), tool),
+        ("prompts/get", json!({"name": prompt}), prompt.clone()),
+        ("resources/read", json!({"uri": uri}), uri),
+        ("resources/read", json!({"uri": concrete}), concrete),
+        (
+            "completion/complete",
+            json!({"ref": {"type": "ref/prompt", "name": prompt}, "argument": argument}),
+            prompt,
+        ),
+        (
+            "completion/complete",
+            json!({"ref": {"type": "ref/resource", "uri": template}, "argument": argument}),
+            template,
+        ),
+    ]
+}
+
+/// ACC-3, ACC-4 (case 17): two principals have disjoint lists on every surface, in both eras, interleaved; what is the other's
+/// is answered byte for byte like what does not exist.
+#[tokio::test]
+async fn two_principals_share_nothing() {
+    let world = World::start(&[("m", both())], rules());
+    world.gateway.settled().await;
+    for revision in [LEGACY, MODERN, Revision::V2025_03_26] {
+        let clients = [
+            ("red", "blue", Client::new(&user("ada"), revision)),
+            ("blue", "red", Client::new(&user("eve"), revision)),
+        ];
+        for (method, member, name) in [
+            ("tools/list", "tools", "name"),
+            ("prompts/list", "prompts", "name"),
+            ("resources/list", "resources", "uri"),
+            ("resources/templates/list", "resourceTemplates", "uriTemplate"),
+        ] {
+            for (own, _, client) in &clients {
+                let listed = client.list(&world, method, member, name).await;
+                assert!(
+                    !listed.is_empty() && listed.iter().all(|one| one.starts_with(own)),
+                    "{method} {listed:?}"
+                );
+            }
+        }
+        for (own, other, client) in &clients {
+            for ((method, params, _), (_, denied, name)) in uses(own).into_iter().zip(uses(other)) {
+                client.ask(&world, method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"));
+                let denied = client.ask(&world, method, denied).await.unwrap_err();
+                let unknown_name = name.replace(other, "wxyz");
+                let unknown = uses("wxyz").into_iter().find(|(m, _, n)| *m == method && *n == unknown_name);
+                let unknown = client.ask(&world, method, unknown.unwrap().1).await.unwrap_err();
+                assert_eq!(
+                    without_id(&denied, &name),
+                    without_id(&unknown, &unknown_name),
+                    "{method} {revision}"
+                );
+            }
+        }
+    }
+    world.end().await;
+}
+
+/// ACC-4 (case 18): while servers are starting, what is denied waits exactly as long as what does not exist, and what belongs
+/// to a server of which nothing may be used does not wait at all.
+#[tokio::test(start_paused = true)]
+async fn denied_and_unknown_wait_alike() {
+    let slow = || Mock::legacy().tool("red_tool", Behaviour::Echo).on_initialize(Initialize::Silent);
+    let rules = vec![PolicyRule { deny_tools: on(&["m/blue*"]), ..colour("ada", 1, "red") }];
+    let world = World::start_with(&[("m", slow()), ("n", slow())], rules, |options| {
+        options.servers.iter_mut().for_each(|server| server.request_timeout = Duration::from_secs(20));
+    });
+    let ada = Client::new(&user("ada"), LEGACY);
+    let took = async |method: &str, params: Value| {
+        let began = tokio::time::Instant::now();
+        let error = ada.ask(&world, method, params).await.unwrap_err();
+        (began.elapsed(), error)
+    };
+    let call = |name: &str| json!({"name": name, "arguments": {}});
+    let ((denied, one), (unknown, other), (hidden, told), (nowhere, nothing)) = tokio::join!(
+        took("tools/call", call("m__blue_tool")),
+        took("tools/call", call("m__none")),
+        took("tools/call", call("n__red_tool")),
+        took("tools/call", call("o__red_tool")),
+    );
+    assert_eq!(denied, unknown);
+    assert_eq!(without_id(&one, "m__blue_tool"), without_id(&other, "m__none"));
+    assert_eq!(hidden, nowhere);
+    assert_eq!(
+        without_id(&told, "n__red_tool"),
+        without_id(&nothing, "o__red_tool"),
+        "not even that it is starting"
+    );
+    assert!(hidden < denied, "{hidden:?} {denied:?}");
+    let resource = |uri: &str| json!({"uri": uri});
+    let ((denied, one), (unknown, other)) = tokio::join!(
+        took("resources/read", resource("blue://1")),
+        took("resources/read", resource("none://1"))
+    );
+    assert_eq!((denied, without_id(&one, "blue://1")), (unknown, without_id(&other, "none://1")));
+    world.end().await;
+}
+
+/// ACC-4 (case 19): instructions, capabilities, health, suggestions, log lines and changes of resources tell nothing of what a
+/// principal may not use.
+#[tokio::test]
+async fn nothing_else_tells_of_it() {
+    let ping = |user| PolicyRule { tools: on(&["bridgehead/*"]), ..rule(user, 20) };
+    let tools_only = PolicyRule { tools: on(&["m/red*"]), ..rule("tim", 30) };
+    let mut all = rules();
+    all.extend([ping("ada"), ping("all"), tools_only]);
+    let everything = on(&["*/*"]);
+    all.push(PolicyRule {
+        tools: everything.clone(),
+        prompts: everything.clone(),
+        resources: everything,
+        ..rule("all", 40)
+    });
+    let hidden = Mock::legacy().instructions("I am hidden.").tool("x", Behaviour::Echo);
+    let world = World::start(&[("m", both()), ("hidden", hidden)], all);
+    world.gateway.settled().await;
+    let initialized = |who: &str| -> Value { world.gateway.initialize(&user(who), LEGACY).decode().unwrap() };
+    let ada = initialized("ada").to_string();
+    assert!(!ada.contains("blue") && !ada.contains("hidden") && ada.contains("red_prompt"), "{ada}");
+    assert!(initialized("all").to_string().contains("Call blue_tool after red_tool."));
+    let tim = initialized("tim");
+    assert_eq!(
+        (tim["capabilities"].get("prompts"), tim["capabilities"].get("resources")),
+        (None, None),
+        "{tim}"
+    );
+    assert!(initialized("ada")["capabilities"]["prompts"].is_object());
+    let nobody = initialized("nobody");
+    assert!(
+        nobody.get("instructions").is_none() && nobody["capabilities"].get("experimental").is_none(),
+        "{nobody}"
+    );
+
+    let health = async |who: &str| {
+        let client = Client::new(&user(who), LEGACY);
+        let answer = client
+            .ask(&world, "tools/call", json!({"name": "server_health", "arguments": {}}))
+            .await
+            .unwrap();
+        answer["structuredContent"]["data"].clone()
+    };
+    let seen = health("ada").await;
+    assert_eq!(seen["upstreams"].as_array().unwrap().len(), 1, "{seen}");
+    assert_eq!((&seen["upstreams"][0]["name"], &seen["upstreams"][0]["tools"]), (&json!("m"), &json!(3)));
+    assert!(seen["counters"].get("calls").is_none() && !seen.to_string().contains("hidden"), "{seen}");
+    let whole = health("all").await;
+    assert_eq!(
+        (whole["upstreams"].as_array().unwrap().len(), whole["counters"]["calls"].is_number()),
+        (2, true)
+    );
+
+    let ada = Client::new(&user("ada"), LEGACY);
+    let near =
+        ada.ask(&world, "tools/call", json!({"name": "m__blue_toll", "arguments": {}})).await.unwrap_err();
+    assert!(!near.to_string().contains("blue_tool"), "{near}");
+    assert_eq!(near["data"]["server"], Value::Null, "{near}");
+
+    let feed = ada.feed(&world);
+    ada.ask(&world, "logging/setLevel", json!({"level": "debug"})).await.unwrap();
+    ada.ask(&world, "resources/subscribe", json!({"uri": "red://dir"})).await.unwrap();
+    let deny = PolicyRule { deny_resources: on(&["m/red://dir/blue"]), ..rule("ada", 50) };
+    let mut changed = rules();
+    changed.extend([ping("ada"), deny]);
+    world.reload(changed);
+    ada.ask(&world, "tools/call", json!({"name": "m__red_news", "arguments": {}})).await.unwrap();
+    let mut told = Vec::new();
+    while told.last().is_none_or(|last: &Value| last["params"]["uri"] != "red://dir/x") {
+        told.push(decoded(&soon(feed.next()).await));
+    }
+    assert!(told.iter().all(|one| one["params"]["uri"] != "red://dir/blue"), "{told:?}");
+    ada.ask(&world, "tools/call", json!({"name": "m__red_log", "arguments": {}})).await.unwrap();
+    let line = decoded(&soon(feed.next()).await);
+    assert_eq!(
+        line["params"]["data"], "all is well",
+        "the line that names a hidden tool is left out: {line}"
+    );
+    ada.session.end();
+    world.end().await;
+}
+
+/// ACC-4 (case 23): a denial leaves its pair, with the code DENIED and the rule; the wire says what it says of unknown names.
+#[tokio::test]
+async fn a_denial_is_recorded_with_its_rule() {
+    let mut all = rules();
+    all.push(PolicyRule {
+        deny_tools: on(&["m/red_log"]),
+        deny_prompts: on(&["m/*"]),
+        deny_resources: on(&["m/red://1"]),
+        ..rule("*", 14)
+    });
+    let world = World::start(&[("m", both())], all);
+    world.gateway.settled().await;
+    let ada = Client::new(&user("ada"), LEGACY);
+    let denied = async |method: &str, params: Value| {
+        let error = ada.ask(&world, method, params).await.unwrap_err();
+        (error["code"].clone(), world.last_failure())
+    };
+    let by_rule = |key: &str, on: &str| {
+        ("DENIED".to_owned(), format!("the rule on line 14 (`{key}` for `*`: `m/{on}`) denies it"))
+    };
+    let no_rule = ("DENIED".to_owned(), "no rule allows it".to_owned());
+    let call = |name: &str| json!({"name": name, "arguments": {}});
+    assert_eq!(
+        denied("tools/call", call("red_log")).await,
+        (json!(-32602), by_rule("deny_tools", "red_log"))
+    );
+    assert_eq!(denied("tools/call", call("blue_tool")).await, (json!(-32602), no_rule.clone()));
+    assert_eq!(
+        denied("prompts/get", call("red_prompt")).await,
+        (json!(-32602), by_rule("deny_prompts", "*"))
+    );
+    assert_eq!(
+        denied("resources/read", json!({"uri": "red://1"})).await,
+        (json!(-32002), by_rule("deny_resources", "red://1"))
+    );
+    assert_eq!(denied("resources/subscribe", json!({"uri": "blue://1"})).await, (json!(-32002), no_rule));
+    let unknown = ada.ask(&world, "tools/call", call("none")).await.unwrap_err();
+    assert_eq!(unknown["data"]["code"], "PROVIDER_TOOL_UNKNOWN");
+    assert_eq!(world.last_failure().0, "PROVIDER_TOOL_UNKNOWN");
+    let enters = world.recorder.enters();
+    assert!(enters.iter().all(|enter| *enter.call().principal == *"corp/ada"));
+    assert!(enters[..4].iter().all(|enter| !enter.validated()), "none of them ran");
+    let modern = Client::new(&user("ada"), MODERN);
+    modern.ask(&world, "prompts/get", call("red_prompt")).await.unwrap_err();
+    assert_eq!(world.last_failure(), by_rule("deny_prompts", "*"), "also where the method is not offered");
+    world.end().await;
+}
+
+/// ACC-3 (case 22): rules speak of the names that servers know, so neither a prefix nor a rename changes what they mean.
+#[tokio::test]
+async fn names_of_the_gateway_do_not_matter() {
+    let one = || Mock::legacy().tool("red_tool", Behaviour::Echo).tool("blue_tool", Behaviour::Echo);
+    for prefix in [bridgehead_config::Prefix::Always, bridgehead_config::Prefix::Auto] {
+        let world = World::start_with(&[("m", one()), ("n", one())], rules(), |options| {
+            options.settings.prefix = prefix;
+            options.settings.max_name_length = 10;
+        });
+        world.gateway.settled().await;
+        let ada = Client::new(&user("ada"), LEGACY);
+        let seen = ada.list(&world, "tools/list", "tools", "name").await;
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        ada.ask(&world, "tools/call", json!({"name": seen[0], "arguments": {}})).await.unwrap();
+        let eve = Client::new(&user("eve"), LEGACY);
+        eve.ask(&world, "tools/call", json!({"name": seen[0], "arguments": {}})).await.unwrap_err();
+        world.end().await;
+    }
+}
+
+/// ACC-4 (case 16): a tool that needs scopes is listed; a call without them names all that are needed and does not run.
+#[tokio::test]
+async fn a_missing_scope_is_named() {
+    let scopes = vec![(on(&["m/red_tool"]).remove(0), vec!["write".to_owned(), "read".to_owned()])];
+    let world = World::start(&[("m", both())], vec![PolicyRule { scopes, ..colour("ada", 3, "red") }]);
+    world.gateway.settled().await;
+    let call = json!({"name": "red_tool", "arguments": {}});
+    for (principal, allowed) in [
+        (user("ada"), false),
+        (user("ada").with_scopes(["read"]), false),
+        (user("ada").with_scopes(["other", "write", "read"]), true),
+    ] {
+        let client = Client::new(&principal, LEGACY);
+        assert!(client.list(&world, "tools/list", "tools", "name").await.contains(&"red_tool".to_owned()));
+        let answer = client.ask(&world, "tools/call", call.clone()).await;
+        assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+        if let Err(error) = answer {
+            assert_eq!(
+                (&error["code"], &error["data"]["code"]),
+                (&json!(-32603), &json!("INSUFFICIENT_SCOPE"))
+            );
+            assert_eq!(
+                (&error["data"]["scope"], &error["data"]["server"]),
+                (&json!("read write"), &json!("m"))
+            );
+            assert_eq!(world.last_failure().0, "INSUFFICIENT_SCOPE");
+        }
+    }
+    assert_eq!(world.policy.scopes(), ["read", "write"]);
+    world.end().await;
+}
+
+/// ACC-3: the gateway's own user may be named, and the gateway's own tools are asked about too.
+#[tokio::test]
+async fn the_gateways_own_tools_are_asked_about() {
+    let allow = PolicyRule {
+        who: vec![bridgehead_config::Who::Local],
+        tools: on(&["bridgehead/server_ping"]),
+        ..rule("*", 1)
+    };
+    let world = World::start(&[], vec![allow]);
+    let local = Client::new(&Principal::local(), LEGACY);
+    assert_eq!(local.list(&world, "tools/list", "tools", "name").await, ["server_ping"]);
+    local.ask(&world, "tools/call", json!({"name": "server_health", "arguments": {}})).await.unwrap_err();
+    assert!(Client::new(&user("ada"), LEGACY).list(&world, "tools/list", "tools", "name").await.is_empty());
+    world.end().await;
+}
