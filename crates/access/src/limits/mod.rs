@@ -3,12 +3,12 @@
 //! Every rule that speaks of the principal and of the called tool counts a request, and all of them must admit it. A rule
 //! without tools counts every request that passes the gate. What is counted belongs to one principal and one rule.
 //!
-//! - `rate` and `burst`: the generic cell rate algorithm, one atomic number ([`gcra`]).
+//! - `rate` and `burst`: the generic cell rate algorithm, one atomic number (`gcra`).
 //! - `concurrent`: requests that run. An open event stream does not run.
-//! - `budget_per_day`: what calls of tools cost, in a UTC day ([`ledger`], [`recount`]).
+//! - `budget_per_day`: what calls of tools cost, in a UTC day (`ledger`, `recount`).
 //!
 //! What must stay true: a refused request has taken nothing; what a request took while it ran is given back however it ends;
-//! a call that provably did not run costs nothing; memory is bounded ([`accounts`], [`rules`]).
+//! a call that provably did not run costs nothing; memory is bounded (`accounts`, `rules`).
 
 mod accounts;
 mod gcra;
