@@ -79,8 +79,7 @@ async fn a_request_takes_from_what_its_principal_may_do() {
         "tools/list -  -",
     ];
     assert_eq!(seen, expected.map(|request| format!("{} {request}", Principal::local())));
-    let validated: Vec<bool> =
-        fixture.recorder.enters().iter().map(bridgehead_call::Enter::validated).collect();
+    let validated: Vec<bool> = fixture.recorder.enters().iter().map(Enter::validated).collect();
     assert_eq!(validated, [true, false, true, true]);
     fixture.end().await;
 }
