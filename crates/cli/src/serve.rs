@@ -9,7 +9,7 @@ use std::time::Duration;
 use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
 use bridgehead::audit::Archive;
 use bridgehead::config::{Launch, Source, TokenSource};
-use bridgehead::{Config, Control, HttpSettings, Server, SystemClock, Transport};
+use bridgehead::{Config, Control, Server, SystemClock, Transport};
 use bridgehead_front::ENDPOINT;
 use bridgehead_wire::Redactor;
 use clap::Args;
@@ -149,7 +149,7 @@ async fn serve_until_end(
         record.tell(server.gateway());
     }
     if let Some(address) = running.addresses().first() {
-        output::talk(&banner(server.version(), reachable(*address), &config.http));
+        output::talk(&banner(server.version(), reachable(*address), &config));
     }
     for listener in running.listeners().iter().skip(1) {
         output::talk(&format!("  also at {listener}"));
@@ -239,10 +239,17 @@ fn first_local(routes: &str) -> Option<IpAddr> {
 }
 
 /// Three lines: the endpoint, what to paste into a client, where the logs are.
-fn banner(version: &str, address: SocketAddr, settings: &HttpSettings) -> String {
+fn banner(version: &str, address: SocketAddr, config: &Config) -> String {
     let url = format!("http://{address}{ENDPOINT}");
     let mut entry = json!({"type": "http", "url": url});
-    let bearer = match &settings.token {
+    let bearer = match &config.http.token {
+        // Where there is an issuer, a client signs in by itself.
+        TokenSource::None
+            if !(config.auth.keys.is_empty() && config.auth.keys_in_file.is_empty())
+                && config.auth.issuers.is_empty() =>
+        {
+            Some("Bearer <a key, made with `bridgehead key new NAME`>".to_owned())
+        }
         TokenSource::None => None,
         TokenSource::Env { name, .. } => Some(format!("Bearer ${{{name}}}")),
         TokenSource::File(path) => Some(format!("Bearer <the token in {}>", path.display())),
@@ -283,8 +290,9 @@ mod tests {
     #[test]
     fn the_banner_never_shows_the_token() {
         let show = |token| {
-            let settings = HttpSettings { token, ..HttpSettings::default() };
-            banner("1.2.3", settings.listen, &settings)
+            let mut config = Config::demo();
+            config.http.token = token;
+            banner("1.2.3", config.http.listen, &config)
         };
         assert_eq!(
             show(TokenSource::None),
