@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bridgehead_call::{AuditError, AuditSink, Enter, EnterFuture, Exit, Ticket};
 use bridgehead_config::Queue;
 use bridgehead_gateway::{Account, Allowance, Charge, GatewayError, Limited, Limiter, NativeTool, Principal};
-use bridgehead_testkit::{Behaviour, Mock, Tool};
+use bridgehead_testkit::{Behaviour, Mock, Recorder, Tool};
 use bridgehead_wire::{Code, Revision};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -78,8 +79,7 @@ async fn a_request_takes_from_what_its_principal_may_do() {
         "tools/list -  -",
     ];
     assert_eq!(seen, expected.map(|request| format!("{} {request}", Principal::local())));
-    let validated: Vec<bool> =
-        fixture.recorder.enters().iter().map(bridgehead_call::Enter::validated).collect();
+    let validated: Vec<bool> = fixture.recorder.enters().iter().map(Enter::validated).collect();
     assert_eq!(validated, [true, false, true, true]);
     fixture.end().await;
 }
@@ -163,5 +163,55 @@ async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
     fixture.call("say", json!({})).await.unwrap_err();
     assert_eq!(account.0.lock().last(), Some(&Some(2)), "a call that could not be recorded did not run");
     assert_eq!(account.0.lock().len(), 7, "each is settled once");
+    fixture.end_unpaired().await;
+}
+
+/// A record whose enters wait until the test lets them through.
+struct SlowRecord {
+    kept: Recorder,
+    enters: Arc<Semaphore>,
+    asked: Arc<Semaphore>,
+}
+
+impl AuditSink for SlowRecord {
+    fn enter(&self, event: &Enter) -> EnterFuture {
+        let (entering, enters) = (self.kept.enter(event), Arc::clone(&self.enters));
+        self.asked.add_permits(1);
+        Box::pin(async move {
+            enters.acquire().await.unwrap().forget();
+            entering.await
+        })
+    }
+
+    fn exit(&self, ticket: Option<Ticket>, event: Exit) -> Result<(), AuditError> {
+        self.kept.exit(ticket, event)
+    }
+}
+
+/// ACC-5: a call that is cancelled while its enter is being recorded did not run; its record says that it cost nothing.
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_it_is_recorded_costs_nothing() {
+    let account = Arc::new(Charges::default());
+    let limiter: Arc<dyn Limiter> = Arc::new(Charging(Arc::clone(&account)));
+    let (kept, enters, asked) = (Recorder::new(), Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let record = SlowRecord { kept: kept.clone(), enters: Arc::clone(&enters), asked: Arc::clone(&asked) };
+    let mock = Mock::legacy().tool("say", Behaviour::Text("said".to_owned()));
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.limiter = Some(limiter);
+        options.audit = Arc::new(record);
+    });
+    fixture.gateway.settled().await;
+    {
+        let calling = fixture.call("say", json!({}));
+        tokio::pin!(calling);
+        tokio::select! {
+            outcome = &mut calling => panic!("it is being recorded: {outcome:?}"),
+            asked = asked.acquire() => asked.unwrap().forget(),
+        }
+    }
+    assert_eq!(*account.0.lock(), [Some(2)]);
+    enters.add_permits(1);
+    until(|| kept.exits().len() == 1).await;
+    assert_eq!((kept.enters()[0].call().about.cost, kept.exits()[0].refunded()), (Some(2), true));
     fixture.end_unpaired().await;
 }
