@@ -21,6 +21,8 @@ const PAGE: &str = "docs/counts.md";
 /// By how many percent a call may exceed its figure in the table.
 const ROOM: f64 = 3.0;
 const COMPILER: &str = "Compiler: ";
+/// The end of the name of a call in a gateway with many rules, tools and principals.
+const RULED: &str = ", rules";
 
 /// Counts, prints and compares. `--write` writes the table; `--only TEXT` counts some of the calls; `--embedding` counts the
 /// calls of a program that embeds a client.
@@ -153,6 +155,19 @@ impl Table {
         } else if !dearer.is_empty() {
             bail!("more than {ROOM} % above the figure in {PAGE}: {}", dearer.join("; "));
         }
+        self.judge_rules()
+    }
+
+    /// Fails if rules make a call dearer than they may, whatever the compiler.
+    fn judge_rules(&self) -> Result<()> {
+        for (name, ruled) in &self.figures {
+            let Some(free) = name.strip_suffix(RULED).and_then(|plain| self.of(plain)) else { continue };
+            let percent = (*ruled as f64 / free as f64 - 1.0) * 100.0;
+            println!("{name}: rules add {percent:+.1} %");
+            if percent > ROOM + 1e-9 {
+                bail!("rules add {percent:.1} % to {name}, more than {ROOM} %");
+            }
+        }
         Ok(())
     }
 }
@@ -181,6 +196,18 @@ mod tests {
         let error = table("rustc 1", 103_100).judge(&before).unwrap_err().to_string();
         assert!(error.contains("tools/call, modern, stdio"), "{error}");
         table("rustc 2", 200_000).judge(&before).unwrap();
+    }
+
+    #[test]
+    fn rules_may_add_as_much_as_a_call_may_grow() {
+        let with = |ruled: u64| {
+            let mut table = table("rustc 1", 100_000);
+            table.figures.push(("tools/call, modern, stdio, rules".to_owned(), ruled));
+            table
+        };
+        with(103_000).judge(&Table::read("")).unwrap();
+        let error = with(103_100).judge(&Table::read("")).unwrap_err().to_string();
+        assert!(error.contains("rules add 3.1 %"), "{error}");
     }
 
     #[test]

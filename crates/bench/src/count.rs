@@ -5,6 +5,7 @@
 //! and gets its calls one after the other, on one connection. Deferred work, such as moving recorded rows into the
 //! database, is part of the figure, because the gateway does it before it ends.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -53,21 +54,38 @@ struct Kind {
     era: Era,
     http: bool,
     recorded: bool,
+    /// Whether rules decide who may call what: [`RULES`] of them, over [`TOOLS`] tools, for [`PRINCIPALS`] keys.
+    ruled: bool,
 }
+
+/// How many rules a gateway with rules has.
+const RULES: usize = 1_000;
+/// How many tools its server has besides `echo`.
+const TOOLS: usize = 20_000;
+/// How many principals are configured. A call does not depend on their number, and under callgrind each takes time to read.
+const PRINCIPALS: usize = 1_000;
+/// In how many groups they are, and so how many classes there are.
+const CLASSES: usize = 8;
 
 impl Kind {
     fn all() -> impl Iterator<Item = Self> {
-        Era::ALL.into_iter().flat_map(|era| {
-            [false, true]
-                .into_iter()
-                .flat_map(move |http| [false, true].map(|recorded| Self { era, http, recorded }).into_iter())
-        })
+        let plain = |era| {
+            [(false, false), (false, true), (true, false), (true, true)].map(|(http, recorded)| Self {
+                era,
+                http,
+                recorded,
+                ruled: false,
+            })
+        };
+        let ruled = |era| Self { era, http: false, recorded: false, ruled: true };
+        Era::ALL.into_iter().flat_map(plain).chain(Era::ALL.into_iter().map(ruled))
     }
 
     fn name(self) -> String {
         let transport = if self.http { "http" } else { "stdio" };
         let audit = if self.recorded { ", audit" } else { "" };
-        format!("tools/call, {}, {transport}{audit}", self.era.name())
+        let rules = if self.ruled { ", rules" } else { "" };
+        format!("tools/call, {}, {transport}{audit}{rules}", self.era.name())
     }
 }
 
@@ -134,8 +152,12 @@ impl Count {
                 format!("command = {}\n", serde_json::to_string(&self.upstream.with_file_name("echo-stdio"))?)
             }
         };
+        let (server, rules) = match kind.ruled {
+            true => (format!("{server}args = [\"--tools\", \"{TOOLS}\"]\n"), rules()),
+            false => (server, String::new()),
+        };
         let file = folder.path().join("bridgehead.toml");
-        fs::write(&file, format!("{audit}[gateway]\nthreads = 1\n\n[servers.echo]\n{server}"))?;
+        fs::write(&file, format!("{audit}[gateway]\nthreads = 1\n\n[servers.echo]\n{server}\n{rules}"))?;
         Ok(file)
     }
 
@@ -147,6 +169,25 @@ impl Count {
         process.answers(address, greeting.bytes(), |_| true).context("echo-upstream")?;
         Ok((process, address))
     }
+}
+
+/// The keys and the rules of a gateway with rules. The calls are made by the local user, whom one of them allows everything.
+fn rules() -> String {
+    let mut text = String::from("[auth]\nlocal = true\n");
+    for number in 0..PRINCIPALS {
+        let group = number % CLASSES;
+        let _ =
+            write!(text, "[[auth.keys.k{number}]]\nsha256 = \"{number:064x}\"\ngroups = [\"g{group}\"]\n");
+    }
+    text.push_str("[[policy]]\nwho = [\"local\"]\ntools = [\"*/*\"]\n");
+    for number in 1..RULES {
+        let group = number % CLASSES;
+        let _ = write!(
+            text,
+            "[[policy]]\nwho = [\"group:g{group}\"]\ntools = [\"echo/*_{number:04}\", \"echo/search_*\"]\ndeny_tools = [\"echo/delete_*\"]\n"
+        );
+    }
+    text
 }
 
 /// Makes the calls, one after the other.
@@ -184,9 +225,14 @@ mod tests {
     #[test]
     fn every_kind_of_call_has_its_name() {
         let names: Vec<String> = Kind::all().map(Kind::name).collect();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 10);
         assert_eq!(names.first().map(String::as_str), Some("tools/call, modern, stdio"));
-        assert_eq!(names.last().map(String::as_str), Some("tools/call, legacy, http, audit"));
+        assert!(names.contains(&"tools/call, legacy, http, audit".to_owned()));
+        assert_eq!(names.last().map(String::as_str), Some("tools/call, legacy, stdio, rules"));
+        assert_eq!(
+            (rules().matches("[[policy]]").count(), rules().matches("sha256").count()),
+            (RULES, PRINCIPALS)
+        );
     }
 
     #[test]

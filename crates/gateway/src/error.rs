@@ -178,7 +178,7 @@ mod tests {
         );
     }
 
-    /// ACC-4: the scopes that a call needs can be read from its error, and only from the gateway's own.
+    /// ACC-3: the scopes that a call needs can be read from its error, and only from the gateway's own.
     #[test]
     fn an_error_names_the_missing_scopes() {
         let scopes: Scopes = ["repo:read".into(), "repo:write".into()].into();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::hidden::{both, rules};
 use crate::world::{Client, LEGACY, MODERN, World, colour, decoded, on, rule, soon, user};
 
-/// ACC-4 (case 20): a parked call that is denied after a reload does not resume: its client is told what it is told of unknown
+/// ACC-3 (case 20): a parked call that is denied after a reload does not resume: its client is told what it is told of unknown
 /// tools, the call ends, and both are in the record.
 #[tokio::test]
 async fn a_parked_call_that_is_denied_does_not_resume() {
@@ -55,7 +55,7 @@ async fn a_parked_call_that_is_denied_does_not_resume() {
     world.end().await;
 }
 
-/// ACC-4: a reload tells only those whose lists changed, in one step, and ends what they follow and may not follow any more.
+/// ACC-3: a reload tells only those whose lists changed, in one step, and ends what they follow and may not follow any more.
 #[tokio::test]
 async fn a_reload_tells_those_whose_view_changed() {
     let world = World::start(&[("m", both())], rules());
@@ -108,7 +108,7 @@ async fn a_reload_tells_those_whose_view_changed() {
     world.end().await;
 }
 
-/// ACC-4 (case 19): a server's changed list is announced to those who see a difference, and to nobody else.
+/// ACC-3 (case 19): a server's changed list is announced to those who see a difference, and to nobody else.
 #[tokio::test]
 async fn a_change_is_told_to_those_who_see_it() {
     let grown = bridgehead_testkit::Tool::new("red_grown", Behaviour::Echo);

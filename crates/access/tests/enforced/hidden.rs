@@ -88,7 +88,7 @@ fn uses(colour: &str) -> Vec<(&'static str, Value, String)> {
     ]
 }
 
-/// ACC-3, ACC-4 (case 17): two principals have disjoint lists on every surface, in both eras, interleaved; what is the other's
+/// ACC-3 (case 17): two principals have disjoint lists on every surface, in both eras, interleaved; what is the other's
 /// is answered byte for byte like what does not exist.
 #[tokio::test]
 async fn two_principals_share_nothing() {
@@ -131,7 +131,7 @@ async fn two_principals_share_nothing() {
     world.end().await;
 }
 
-/// ACC-4 (case 18): while servers are starting, what is denied waits exactly as long as what does not exist, and what belongs
+/// ACC-3 (case 18): while servers are starting, what is denied waits exactly as long as what does not exist, and what belongs
 /// to a server of which nothing may be used does not wait at all.
 #[tokio::test(start_paused = true)]
 async fn denied_and_unknown_wait_alike() {
@@ -171,7 +171,7 @@ async fn denied_and_unknown_wait_alike() {
     world.end().await;
 }
 
-/// ACC-4 (case 19): instructions, capabilities, health, suggestions, log lines and changes of resources tell nothing of what a
+/// ACC-3 (case 19): instructions, capabilities, health, suggestions, log lines and changes of resources tell nothing of what a
 /// principal may not use.
 #[tokio::test]
 async fn nothing_else_tells_of_it() {
@@ -253,7 +253,7 @@ async fn nothing_else_tells_of_it() {
     world.end().await;
 }
 
-/// ACC-4 (case 23): a denial leaves its pair, with the code DENIED and the rule; the wire says what it says of unknown names.
+/// ACC-3, ACC-9 (case 23): a denial leaves its pair, with the code DENIED and the rule; the wire says what it says of unknown names.
 #[tokio::test]
 async fn a_denial_is_recorded_with_its_rule() {
     let mut all = rules();
@@ -321,7 +321,7 @@ async fn names_of_the_gateway_do_not_matter() {
     }
 }
 
-/// ACC-4 (case 16): a tool that needs scopes is listed; a call without them names all that are needed and does not run.
+/// ACC-3 (case 16): a tool that needs scopes is listed; a call without them names all that are needed and does not run.
 #[tokio::test]
 async fn a_missing_scope_is_named() {
     let scopes = vec![(on(&["m/red_tool"]).remove(0), vec!["write".to_owned(), "read".to_owned()])];

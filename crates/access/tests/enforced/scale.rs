@@ -17,7 +17,7 @@ fn tool(number: usize) -> NativeTool {
     NativeTool::new(&name, "", json!({"type": "object"}), |_, _| async { Ok(json!("done")) })
 }
 
-/// ACC-4 (case 25): more classes than are kept at once are served all the same, each with its own list; 10 000 principals of
+/// ACC-3 (case 25): more classes than are kept at once are served all the same, each with its own list; 10 000 principals of
 /// eight classes get eight lists.
 #[tokio::test]
 async fn more_classes_than_views() {
@@ -46,7 +46,7 @@ async fn more_classes_than_views() {
     world.end().await;
 }
 
-/// ACC-4 (case 26): with 20 000 tools and 1 000 rules a class is prepared soon, and its lists hold what it may use. The time is
+/// ACC-3 (case 26): with 20 000 tools and 1 000 rules a class is prepared soon, and its lists hold what it may use. The time is
 /// measured by `cargo xtask count`; here it must only not be absurd in a build without optimisation.
 #[tokio::test]
 async fn many_tools_are_prepared_for_a_class() {

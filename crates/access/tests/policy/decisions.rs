@@ -93,7 +93,7 @@ fn read_only_rules_admit_readers() {
     assert_eq!(decide("ada", "rm", false), Decision::Deny);
 }
 
-/// ACC-4 (case 16): a tool that needs scopes is visible and needs all of them: those of every rule that speaks of the
+/// ACC-3 (case 16): a tool that needs scopes is visible and needs all of them: those of every rule that speaks of the
 /// principal. All scopes of all rules are known, each once.
 #[test]
 fn scopes_add_up() {
@@ -224,7 +224,7 @@ fn servers_of_which_nothing_may_be_used() {
     assert!(denying.may_use(&user("ada"), Action::Call, Some("b")));
 }
 
-/// ACC-4: rules are replaced in one step; the digest tells whether they say something else, wherever they stand.
+/// ACC-3: rules are replaced in one step; the digest tells whether they say something else, wherever they stand.
 #[test]
 fn rules_are_replaced() {
     let first = PolicyRule { tools: patterns(&["a/*"]), ..rule(&["*"]) };

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::rule::{pattern, patterns, rule, thing, user};
 
-/// ACC-3 (case 23): an explanation names the line, the word that means the principal, the key and the pattern.
+/// ACC-4 (case 23): an explanation names the line, the word that means the principal, the key and the pattern.
 #[test]
 fn an_explanation_names_its_rule() {
     let policy = Policy::new(vec![
@@ -108,7 +108,7 @@ const ACTIONS: [(Action, bool); 5] = [
 ];
 
 proptest! {
-    /// ACC-3 (case 24): for every principal, action and thing, `explain` says what the gateway enforces, when it asks about
+    /// ACC-4 (case 24): for every principal, action and thing, `explain` says what the gateway enforces, when it asks about
     /// one thing and when it prepares a view; and a server of which nothing may be used has nothing that may be.
     #[test]
     fn explain_is_enforcement(

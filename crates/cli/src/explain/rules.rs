@@ -297,7 +297,7 @@ mod tests {
         Config { servers: servers.iter().map(server).collect(), ..Config::demo() }
     }
 
-    /// ACC-3: a name is a server and a tool if it says so; a name that may be two tools is refused.
+    /// ACC-4: a name is a server and a tool if it says so; a name that may be two tools is refused.
     #[test]
     fn what_a_name_says_by_itself() {
         #[track_caller]
@@ -321,7 +321,7 @@ mod tests {
         check("push", "nothing");
     }
 
-    /// ACC-3: whom `--as` means.
+    /// ACC-4: whom `--as` means.
     #[test]
     fn whom_as_means() {
         #[track_caller]

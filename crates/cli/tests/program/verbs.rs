@@ -397,7 +397,7 @@ async fn what_servers_say_does_not_draw_on_the_terminal() {
     assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["description"] == EVIL));
 }
 
-/// ACC-3 (case 24): `explain` names the rule that decides, with file and line, from the configuration alone; a name that is
+/// ACC-4 (case 24): `explain` names the rule that decides, with file and line, from the configuration alone; a name that is
 /// nothing is refused.
 #[tokio::test]
 async fn explain_names_the_rule() {

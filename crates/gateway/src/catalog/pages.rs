@@ -360,7 +360,7 @@ mod tests {
         kept.results.iter().flatten().flatten().any(|slot| slot.get().is_some())
     }
 
-    /// ACC-4: the prepared pages of all views stay within their room: those that were unused for longest go first, what does
+    /// ACC-3: the prepared pages of all views stay within their room: those that were unused for longest go first, what does
     /// not fit at all is not kept, and everything is served all the same.
     #[test]
     fn pages_of_views_share_a_room() {
