@@ -290,7 +290,7 @@ fn introspection(
 }
 
 /// Headers that cannot name a principal: clients set them themselves, or they describe the connection.
-const NOT_THE_PROXYS: [&str; 7] =
+const NEVER_OF_A_PROXY: [&str; 7] =
     ["authorization", "connection", "content-length", "cookie", "host", "origin", "proxy-authorization"];
 
 fn proxy(section: &Section<'_>, findings: &mut Findings) -> Option<TrustedProxy> {
@@ -325,7 +325,7 @@ fn proxy(section: &Section<'_>, findings: &mut Findings) -> Option<TrustedProxy>
     let groups_header = section.text("groups_header");
     for (key, header) in [("user_header", user_header), ("groups_header", groups_header)] {
         let Some((name, span)) = header else { continue };
-        if NOT_THE_PROXYS.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+        if NEVER_OF_A_PROXY.iter().any(|known| known.eq_ignore_ascii_case(name)) {
             let message = format!("`{key}` cannot be `{name}`, which clients set themselves");
             let help = "use a header of the proxy's own, such as `X-Forwarded-User`";
             findings.mistake(findings.diagnostic(message, span).help(help));

@@ -8,12 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bridgehead_call::{About, AuditError, Call as AuditCall, CorrelationId, Enter, Exit, Outcome as Ending};
-use bridgehead_events::Signal;
 use bridgehead_wire::Era;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::record::{recorded, sink_panicked};
+use super::record::{enter_failed, recorded, sink_panicked, write_exit};
 use crate::access::Principal;
 use crate::gateway::Gateway;
 
@@ -77,9 +76,7 @@ impl Gateway {
             Ok(mut entering) => recorded(signals, &mut entering).await,
             Err(error) => Err(error),
         };
-        let ticket = ticket.inspect_err(|error| {
-            signals.emit(&Signal::EnterFailed { call: &call, error, cancelled: false });
-        })?;
+        let ticket = ticket.inspect_err(|error| enter_failed(signals, &call, error, false))?;
         let outcome = act();
         let ending = match &outcome {
             Ok(result) => Ending::Result { body: Bytes::from(result.to_string()), is_error: false },
@@ -88,11 +85,7 @@ impl Gateway {
             }
         };
         let exit = Exit::new(&call, entered, gate.clock.now(), ending);
-        let exited = catch_unwind(AssertUnwindSafe(|| audit.exit(ticket, exit)))
-            .unwrap_or_else(|panic| Err(sink_panicked(signals, &*panic)));
-        if let Err(error) = exited {
-            signals.emit(&Signal::ExitFailed { call: &call, error: &error });
-        }
+        write_exit(&**audit, signals, (ticket, &call), exit);
         Ok(outcome)
     }
 }

@@ -199,11 +199,7 @@ impl Open {
     }
 
     fn close(&self, ticket: Option<Ticket>, ending: Ending, retryable: bool) {
-        let event = self.end(ending, retryable);
-        let exited = catch_unwind(AssertUnwindSafe(|| self.audit.exit(ticket, event)));
-        if let Err(error) = exited.unwrap_or_else(|panic| Err(sink_panicked(&self.signals, &*panic))) {
-            self.signals.emit(&Signal::ExitFailed { call: &self.call, error: &error });
-        }
+        write_exit(&*self.audit, &self.signals, (ticket, &self.call), self.end(ending, retryable));
     }
 
     /// The exit event of a call that ends now.
@@ -224,7 +220,25 @@ impl Open {
 
     /// Signals that the enter event was not recorded.
     fn enter_failed(&self, error: &AuditError, cancelled: bool) {
-        self.signals.emit(&Signal::EnterFailed { call: &self.call, error, cancelled });
+        enter_failed(&self.signals, &self.call, error, cancelled);
+    }
+}
+
+/// Signals that an enter event was not recorded.
+pub(super) fn enter_failed(signals: &Signals, call: &AuditCall, error: &AuditError, cancelled: bool) {
+    signals.emit(&Signal::EnterFailed { call, error, cancelled });
+}
+
+/// Hands an exit event to the sink. A failure or a panic of the sink is signalled.
+pub(super) fn write_exit(
+    audit: &dyn AuditSink,
+    signals: &Signals,
+    (ticket, call): (Option<Ticket>, &AuditCall),
+    exit: Exit,
+) {
+    let exited = catch_unwind(AssertUnwindSafe(|| audit.exit(ticket, exit)));
+    if let Err(error) = exited.unwrap_or_else(|panic| Err(sink_panicked(signals, &*panic))) {
+        signals.emit(&Signal::ExitFailed { call, error: &error });
     }
 }
 
