@@ -263,7 +263,10 @@ impl Credentials {
     }
 
     fn missing(&self) -> Refusal {
-        let reason = "credentials are required; send a key or a token as `Authorization: Bearer …`";
+        self.asking("credentials are required; send a key or a token as `Authorization: Bearer …`")
+    }
+
+    fn asking(&self, reason: &'static str) -> Refusal {
         Refusal::new(StatusCode::UNAUTHORIZED, reason).challenging(self.challenges.missing.clone())
     }
 
@@ -363,8 +366,13 @@ impl ListenerAuthenticator {
         let is_proxy =
             self.auth.is_none() && self.credentials.proxy.as_ref().is_some_and(|proxy| proxy.is(peer));
         let is_here = peer.address.is_none_or(|address| address.to_canonical().is_loopback());
-        if !self.admits_local() || !is_here || is_proxy || is_forwarded(headers) {
+        if !self.admits_local() || !is_here || is_proxy {
             return Err(self.credentials.missing());
+        }
+        if is_forwarded(headers) {
+            let reason = "a proxy has forwarded this request, so it does not count as the local user's; send a key, which \
+                          `bridgehead key new NAME` makes, or a token as `Authorization: Bearer …`";
+            return Err(self.credentials.asking(reason));
         }
         match peer.user {
             // Another user of this machine may still have credentials.

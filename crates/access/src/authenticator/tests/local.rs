@@ -253,7 +253,8 @@ async fn the_local_user() {
         check(&gate.ask(&[], SOCKET).await, expected);
         assert_eq!(gate.door.asks_for_secret(), expected.is_err());
         for forwarded in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-anything"] {
-            check(&gate.ask(&[(forwarded, "for=192.0.2.1")], HERE).await, Err(401));
+            let answer = gate.ask(&[(forwarded, "for=192.0.2.1")], HERE).await;
+            check(&answer, Err(401));
         }
         let elsewhere = Peer { address: Some([192, 0, 2, 1].into()), ..HERE };
         check(&gate.ask(&[], elsewhere).await, Err(401));
