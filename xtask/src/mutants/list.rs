@@ -62,7 +62,7 @@ impl Group {
 
     pub(super) const fn title(self) -> &'static str {
         match self {
-            Self::RequestPath => "chain and request path (`gateway`, `front`, `lines`)",
+            Self::RequestPath => "chain and request path (`gateway`, `front`, `access`, `lines`)",
             Self::Bridge => "bridge and provider (with envelopes and casts)",
             Self::Registry => "registry, supervisor, policy and health",
             Self::Audit => "audit",
@@ -85,6 +85,7 @@ impl Group {
             ("crates/gateway/", Group::RequestPath),
             ("crates/front/", Group::RequestPath),
             ("crates/lines/", Group::RequestPath),
+            ("crates/access/", Group::RequestPath),
             ("crates/upstream/src/bridge", Group::Bridge),
             ("crates/upstream/src/provider", Group::Bridge),
             ("crates/schema/src/envelope", Group::Bridge),
@@ -128,6 +129,7 @@ pub(super) const PACKAGES: &[&str] = &[
     "bridgehead-upstream",
     "bridgehead-gateway",
     "bridgehead-front",
+    "bridgehead-access",
     "bridgehead",
     "bridgehead-cli",
 ];

@@ -46,8 +46,8 @@ async fn more_classes_than_views() {
     world.end().await;
 }
 
-/// ACC-3 (case 26): with 20 000 tools and 1 000 rules a class is prepared soon, and its lists hold what it may use. The time is
-/// measured by `cargo xtask count`; here it must only not be absurd in a build without optimisation.
+/// ACC-3 (case 26): with 20 000 tools and 1 000 rules a class is prepared soon, and its lists hold what it may use. This build is
+/// not optimised, so the time must only not be absurd.
 #[tokio::test]
 async fn many_tools_are_prepared_for_a_class() {
     let rules = (0..1_000).map(|number| {
