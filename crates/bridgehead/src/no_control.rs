@@ -16,7 +16,7 @@ pub(crate) struct Api;
 
 /// Who may use it: nobody.
 #[derive(Default)]
-pub(crate) struct Operators;
+pub(crate) struct Operators(());
 
 pub(crate) fn open(
     _control: Option<&Control>,

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bridgehead::config::{GatewaySettings, Launch, Remote, Secret, ServerConfig};
+use bridgehead::config::{
+    GatewaySettings, Launch, ListenAddress, Listener, ListenerAuth, Remote, Secret, ServerConfig, TokenSource,
+};
 use bridgehead::credentials::{ConfiguredHeaders, CredentialSource};
 use bridgehead::{
     Action, Allowance, Authenticating, Authenticator, Authorizer, Code, Decision, GatewayError, HttpSettings,
@@ -146,4 +148,43 @@ async fn an_embedder_signs_clients_in() {
     let broken = options("127.0.0.1:0").sign_in(|_, _, _| Err(std::io::Error::other("no keys")));
     let refused = broken.build().unwrap().start().await.unwrap_err();
     assert_eq!(refused.to_string(), "nobody could sign in: no keys");
+}
+
+/// ACC-6: a server listens on a Unix socket besides, and says where; a listener that cannot be opened, and a token that cannot be
+/// read, prevent the start.
+#[tokio::test]
+async fn listeners_are_opened_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let serving = |path: std::path::PathBuf, token: TokenSource| {
+        let listener = Listener {
+            name: "local".to_owned(),
+            listen: ListenAddress::Unix(path),
+            auth: Some(ListenerAuth::Open),
+            tls: None,
+        };
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let http = HttpSettings { listen, token, listeners: vec![listener], ..HttpSettings::default() };
+        Server::builder().transport(Transport::http(http)).process_handlers(false).build().unwrap()
+    };
+    let socket = folder.path().join("mcp.sock");
+    let running = serving(socket.clone(), TokenSource::None).start().await.unwrap();
+    let named = format!("unix:{}", socket.display());
+    assert!(running.listeners().contains(&named), "{:?}", running.listeners());
+    assert_eq!(running.addresses().len(), 1);
+    assert!(socket.exists());
+    running.stop().await;
+    assert!(!socket.exists());
+
+    let nowhere = folder.path().join("missing/mcp.sock");
+    let refused = serving(nowhere, TokenSource::None).start().await.unwrap_err();
+    assert!(
+        matches!(refused, StartError::Listener(_)) && refused.to_string().contains("missing"),
+        "{refused}"
+    );
+    let token = TokenSource::File(folder.path().join("missing/token"));
+    let refused = serving(socket, token).start().await.unwrap_err();
+    assert!(
+        matches!(refused, StartError::Token(_)) && refused.to_string().contains("missing/token"),
+        "{refused}"
+    );
 }

@@ -242,10 +242,10 @@ impl Limiter for Few {
     fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError> {
         match self.0.fetch_add(1, Ordering::SeqCst) {
             0..2 => Ok(Allowance::free()),
-            2 => Err(GatewayError::new(
-                Code::ProviderUnavailable,
-                format!("{principal}: no more {}", request.name),
-            )),
+            2 => {
+                let message = format!("{principal}: no more {}", request.name);
+                Err(GatewayError::new(Code::RateLimited, message).over_limit(Duration::from_secs(7), None))
+            }
             _ => panic!("the limiter panics"),
         }
     }
@@ -275,14 +275,14 @@ async fn the_principal_is_authorized_and_limited() {
     assert!(authorizer.0.lock().iter().all(|principal| principal == "ada"));
     let code = async |tool: &str, arguments| {
         let ended = world.tools.call(tool, arguments).await;
-        ended.map(|_| ()).map_err(|error| (error.code(), error.message().to_owned()))
+        ended.map(|_| ()).map_err(|error| (error.code(), error.message().to_owned(), error.retry_after()))
     };
     assert_eq!(code("some", json!({"is": "good"})).await, Ok(()));
     assert_eq!(code("some", json!({"is": "bad"})).await.unwrap_err().0, Code::InvalidParams);
     assert_eq!(code("write", json!({})).await.unwrap_err().0, Code::ProviderToolUnknown);
     assert_eq!(
         code("read", json!({})).await.unwrap_err(),
-        (Code::ProviderUnavailable, "ada: no more read".to_owned())
+        (Code::RateLimited, "ada: no more read".to_owned(), Some(Duration::from_secs(7)))
     );
     let panicked = code("read", json!({})).await.unwrap_err();
     assert!(panicked.0 == Code::HandlerError && panicked.1.contains("panicked"), "{panicked:?}");

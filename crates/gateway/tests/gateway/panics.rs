@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{Fixture, ask, until};
 use crate::telemetry::Lines;
 use bridgehead_call::{AuditError, AuditSink, Clock, Enter, EnterFuture, Exit, Outcome, SystemClock, Ticket};
-use bridgehead_gateway::NativeTool;
+use bridgehead_gateway::{AdminEvent, NativeTool, Principal, admin};
 use bridgehead_testkit::Recorder;
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
@@ -72,6 +72,35 @@ async fn a_sink_that_panics_at_the_enter_refuses_the_call() {
         assert!(matches!(exits[0].outcome(), Outcome::Error { code, .. } if code == "AUDIT_ENTER_FAILED"));
         let dead = tokio::time::timeout(Duration::from_millis(1), fixture.gateway.panicked()).await;
         assert!(dead.is_err(), "a sink's panic does not count as the gateway's");
+        fixture.end().await;
+    }
+}
+
+/// ACC-7: what an operator asks for is not done if its enter cannot be recorded, even if the sink panics; a sink that panics at
+/// the exit changes nothing.
+#[tokio::test]
+async fn a_sink_that_panics_and_an_operator() {
+    for (at, done) in [(At::Enter, false), (At::EnterFuture, false), (At::Exit, true)] {
+        let (fixture, recorder) = start(at);
+        let principal = Principal::local();
+        let event = AdminEvent {
+            principal: &principal,
+            transport: "control",
+            method: admin::RESTART,
+            subject: "files",
+            arguments: &json!({}),
+        };
+        let acted = AtomicBool::new(false);
+        let act = || {
+            acted.store(true, Ordering::Relaxed);
+            Ok(json!({"restarting": true}))
+        };
+        let recorded = fixture.gateway.record_event(event, act).await;
+        assert_eq!((recorded.is_ok(), acted.into_inner()), (done, done));
+        assert_eq!(recorder.exits().len(), usize::from(done));
+        if let Err(error) = recorded {
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
         fixture.end().await;
     }
 }

@@ -171,18 +171,16 @@ impl CalledTool {
     /// Whether the call meets the condition of its tool.
     #[cold]
     fn meets(&self, condition: &Condition, gate: &Gate, principal: &Principal) -> Result<(), GatewayError> {
-        match (condition, &gate.authorizer, &self.route) {
-            (Condition::Scopes(needed), _, _) => has_scopes(principal, needed, &self.name),
-            (Condition::ByArguments, Some(authorizer), Ok(route)) => {
-                match authorizer.allows_call(principal, route.thing(), &self.arguments) {
-                    true => Ok(()),
-                    false => {
-                        let message = format!("tool `{}` may not be called with these arguments", self.name);
-                        Err(GatewayError::new(Code::InvalidParams, message))
-                    }
-                }
+        match condition {
+            Condition::Scopes(needed) => has_scopes(principal, needed, &self.name),
+            Condition::ByArguments => {
+                let asked = gate.authorizer.as_ref().zip(self.route.as_ref().ok());
+                let allowed = asked.is_some_and(|(authorizer, route)| {
+                    authorizer.allows_call(principal, route.thing(), &self.arguments)
+                });
+                let message = || format!("tool `{}` may not be called with these arguments", self.name);
+                if allowed { Ok(()) } else { Err(GatewayError::new(Code::InvalidParams, message())) }
             }
-            (Condition::ByArguments, _, _) => Ok(()),
         }
     }
 
