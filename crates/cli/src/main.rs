@@ -7,6 +7,7 @@
 mod audit;
 mod call;
 mod check;
+mod clients;
 mod completions;
 mod demo;
 mod doctor;
