@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 pub(crate) use self::store::{folder, open};
 use super::exit::Exit;
 use super::world::World;
-use super::{Chosen, output};
+use super::{Chosen, Run, output};
 
 /// Read and check the record of calls
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct Audit {
     folder: Option<PathBuf>,
     /// Print JSON, one object per line
     #[arg(long, global = true)]
-    pub(crate) json: bool,
+    json: bool,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -50,8 +50,17 @@ enum Verb {
     VerifyProof(verify::VerifyProof),
 }
 
-/// Runs the verb.
-pub(crate) fn run(audit: &Audit, world: &World) -> Exit {
+impl Run for Audit {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(audit: &Audit, world: &World) -> Exit {
     if let Verb::VerifyProof(proof) = &audit.verb {
         // A proof is checked without the record, so no configuration is needed.
         return told(verify::verify_proof(proof, audit.json));

@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::output;
 use super::target::{AskError, Target, Where, run_once};
 use super::world::World;
+use super::{Run, output};
 
 /// Call a tool and print its answer
 #[derive(Debug, Args)]
@@ -37,11 +37,20 @@ pub(crate) struct Call {
     place: Where,
     /// Print the whole result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(call: &Call, world: &World) -> Exit {
+impl Run for Call {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(call: &Call, world: &World) -> Exit {
     let arguments = match arguments(&call.args) {
         Ok(arguments) => arguments,
         Err(reason) => {

@@ -14,7 +14,7 @@ use self::access::Access;
 use super::exit::Exit;
 use super::target::{run_once, start};
 use super::world::World;
-use super::{Chosen, output};
+use super::{Chosen, Run, output};
 
 /// Check the configuration and start every server once
 #[derive(Debug, Args)]
@@ -31,11 +31,20 @@ pub(crate) struct Check {
     timeout: u64,
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(check: &Check, world: &World) -> Exit {
+impl Run for Check {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(check: &Check, world: &World) -> Exit {
     let mut config = match world.configuration(check.chosen.config.as_deref()) {
         Ok(config) => config,
         Err(error) => return refused(&error, check.json),

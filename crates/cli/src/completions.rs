@@ -4,7 +4,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use super::exit::Exit;
-use super::{Cli, output};
+use super::{Cli, Run, output};
 
 /// Print the completion script for a shell
 #[derive(Debug, Args)]
@@ -16,9 +16,11 @@ pub(crate) struct Completions {
     shell: Shell,
 }
 
-/// Runs the verb.
-pub(crate) fn run(completions: &Completions) -> Exit {
-    let mut script = Vec::new();
-    clap_complete::generate(completions.shell, &mut Cli::command(), "bridgehead", &mut script);
-    output::raw_data(&String::from_utf8_lossy(&script), Exit::Success)
+impl Run for Completions {
+    /// A wrong variable of ours must not break a starting shell.
+    fn run_anywhere(&self) -> Option<Exit> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "bridgehead", &mut script);
+        Some(output::raw_data(&String::from_utf8_lossy(&script), Exit::Success))
+    }
 }

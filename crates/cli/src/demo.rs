@@ -13,9 +13,11 @@ use bridgehead_gateway::{
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::{Era, Method, Raw, Revision, RpcError, Spliced, code, key, notification};
 use bytes::BytesMut;
+use clap::Args;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::Run;
 use super::exit::Exit;
 
 /// The longest line it reads.
@@ -25,8 +27,18 @@ const STEPS: u64 = 10;
 /// The longest `sleep`: ten minutes.
 const LONGEST_MS: u64 = 600_000;
 
-/// Runs the verb.
-pub(crate) fn run() -> Exit {
+/// The bundled demo server, on stdin and stdout
+#[derive(Debug, Args)]
+pub(crate) struct DemoServer {}
+
+impl Run for DemoServer {
+    /// It is a server like any other.
+    fn run_anywhere(&self) -> Option<Exit> {
+        Some(run())
+    }
+}
+
+fn run() -> Exit {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Exit::Failure;
     };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::exit::Exit;
 use super::target::{run_once, start};
 use super::world::World;
-use super::{Chosen, output};
+use super::{Chosen, Run, output};
 
 /// Test what this machine can enforce, and compare it with what each server needs
 #[derive(Debug, Args)]
@@ -38,11 +38,20 @@ pub(crate) struct Doctor {
     timeout: u64,
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(doctor: &Doctor, world: &World) -> Exit {
+impl Run for Doctor {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(doctor: &Doctor, world: &World) -> Exit {
     let config = match doctor.machine {
         true => None,
         false => match world.configuration(doctor.chosen.config.as_deref()) {

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::exit::Exit;
 use super::instance::{Which, follow};
-use super::output;
 use super::target::run_until_signal;
 use super::world::World;
+use super::{Run, output};
 
 /// Show events of the running gateway as they happen
 #[derive(Debug, Args)]
@@ -30,11 +30,20 @@ pub(crate) struct Events {
     which: Which,
     /// Print one JSON object per line
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(events: &Events, world: &World) -> Exit {
+impl Run for Events {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(events: &Events, world: &World) -> Exit {
     let instance = match events.which.one(world) {
         Ok(instance) => instance,
         Err(exit) => return exit,

@@ -10,8 +10,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::exit::Exit;
-use super::output;
 use super::target::Where;
+use super::{Run, output};
 
 /// Print which rule decides about a tool, or what an error code or a topic means
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct Explain {
     place: Where,
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 /// A page of the documentation, by its path below `docs`.
@@ -87,8 +87,14 @@ const fn about(code: Code) -> &'static str {
     }
 }
 
-/// Runs the verb.
-pub(crate) fn run(explain: &Explain) -> Exit {
+impl Run for Explain {
+    /// A page needs neither configuration nor environment.
+    fn run_anywhere(&self) -> Option<Exit> {
+        Some(run(self))
+    }
+}
+
+fn run(explain: &Explain) -> Exit {
     let Some(topic) = &explain.topic else { return output::data(&list(), Exit::Success) };
     let page = text(topic);
     // A page needs no configuration, unless somebody is named for whom there may be a tool of that name.

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::exit::Exit;
 use super::target::run_once;
 use super::world::World;
-use super::{Chosen, audit, output};
+use super::{Chosen, Run, audit, output};
 
 /// How much of a digest is shown: enough to tell keys apart.
 const SHOWN: usize = 12;
@@ -110,15 +110,17 @@ struct Place<'a> {
     world: &'a World,
 }
 
-impl Keys {
-    /// Whether errors are told as JSON.
-    pub(crate) const fn wants_json(&self) -> bool {
+impl Run for Keys {
+    fn json(&self) -> bool {
         matches!(&self.verb, Verb::List(list) if list.json)
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
     }
 }
 
-/// Runs the verb.
-pub(crate) fn run(keys: &Keys, world: &World) -> Exit {
+fn run(keys: &Keys, world: &World) -> Exit {
     let place = match Place::find(keys, world) {
         Ok(place) => place,
         Err(exit) => return exit,

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::exit::Exit;
 use super::instance::{Which, follow, get};
-use super::output;
 use super::target::run_until_signal;
 use super::world::World;
+use super::{Run, output};
 
 /// Show what a server of the running gateway writes to stderr
 #[derive(Debug, Args)]
@@ -33,11 +33,20 @@ pub(crate) struct Logs {
     which: Which,
     /// Print one JSON object per line
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(logs: &Logs, world: &World) -> Exit {
+impl Run for Logs {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(logs: &Logs, world: &World) -> Exit {
     let instance = match logs.which.one(world) {
         Ok(instance) => instance,
         Err(exit) => return exit,

@@ -23,6 +23,7 @@ mod relay;
 mod reload;
 mod remote;
 mod restart;
+mod run;
 mod serve;
 mod status;
 mod target;
@@ -39,6 +40,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::exit::Exit;
 use self::log::LogFormat;
+use self::run::Run;
 use self::world::World;
 
 /// mimalloc, because a call makes many small allocations. Huge pages are off: they would double the size of an idle gateway.
@@ -110,12 +112,33 @@ enum Verb {
     Key(key::Keys),
     Explain(explain::Explain),
     Completions(completions::Completions),
-    /// The bundled demo server, on stdin and stdout
     #[command(hide = true)]
-    DemoServer,
-    /// One remote server, on stdin and stdout, for a gateway
+    DemoServer(demo::DemoServer),
     #[command(hide = true)]
-    Relay,
+    Relay(relay::Relay),
+}
+
+impl Verb {
+    /// A new verb is a variant above, a line here, and a file with its `Run`.
+    fn as_run(&self) -> &dyn Run {
+        match self {
+            Self::Serve(verb) => verb,
+            Self::Tools(verb) => verb,
+            Self::Call(verb) => verb,
+            Self::Check(verb) => verb,
+            Self::Doctor(verb) => verb,
+            Self::Status(verb) => verb,
+            Self::Logs(verb) => verb,
+            Self::Restart(verb) => verb,
+            Self::Events(verb) => verb,
+            Self::Audit(verb) => verb,
+            Self::Key(verb) => verb,
+            Self::Explain(verb) => verb,
+            Self::Completions(verb) => verb,
+            Self::DemoServer(verb) => verb,
+            Self::Relay(verb) => verb,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -130,7 +153,7 @@ fn main() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
-    guarded(|| run(&talk, verb)).into()
+    guarded(|| run(&talk, verb.as_run())).into()
 }
 
 /// Whether an invalid command line still asks for JSON on stderr.
@@ -145,53 +168,19 @@ fn guarded(run: impl FnOnce() -> Exit) -> Exit {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Exit::Failure)
 }
 
-fn run(talk: &Talk, verb: Verb) -> Exit {
+fn run(talk: &Talk, verb: &dyn Run) -> Exit {
     if talk.log_format == LogFormat::Json {
         output::talk_json();
     }
-    // These verbs read neither the configuration nor the environment. The demo is a server like any other, and a wrong
-    // variable of ours must not break a starting shell.
-    match &verb {
-        Verb::DemoServer => return demo::run(),
-        Verb::Completions(completions) => return completions::run(completions),
-        Verb::Explain(explain) => return explain::run(explain),
-        _ => {}
+    if let Some(exit) = verb.run_anywhere() {
+        return exit;
     }
-    let wants_json = match &verb {
-        Verb::Serve(_) | Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer | Verb::Relay => false,
-        Verb::Tools(tools) => tools.json,
-        Verb::Call(call) => call.json,
-        Verb::Check(check) => check.json,
-        Verb::Doctor(doctor) => doctor.json,
-        Verb::Status(status) => status.json,
-        Verb::Logs(logs) => logs.json,
-        Verb::Restart(restart) => restart.json,
-        Verb::Events(events) => events.json,
-        Verb::Audit(audit) => audit.json,
-        Verb::Key(key) => key.wants_json(),
-    };
-    let speaks_mcp = matches!(&verb, Verb::Serve(serve) if serve.stdio);
-    let world = match World::read(speaks_mcp) {
+    let world = match World::read(verb.speaks_mcp()) {
         Ok(world) => world,
-        Err(error) => return output::configuration_error(&error, wants_json),
+        Err(error) => return output::configuration_error(&error, verb.json()),
     };
-    let usual = if matches!(verb, Verb::Serve(_)) { LogLevel::Info } else { LogLevel::Warn };
-    log::install(talk.log_level, &world.environment, usual, talk.log_format);
-    match verb {
-        Verb::Serve(serve) => serve::run(&serve, &world),
-        Verb::Tools(tools) => tools::run(&tools, &world),
-        Verb::Call(call) => call::run(&call, &world),
-        Verb::Check(check) => check::run(&check, &world),
-        Verb::Doctor(doctor) => doctor::run(&doctor, &world),
-        Verb::Status(status) => status::run(&status, &world),
-        Verb::Logs(logs) => logs::run(&logs, &world),
-        Verb::Restart(restart) => restart::run(&restart, &world),
-        Verb::Events(events) => events::run(&events, &world),
-        Verb::Audit(audit) => audit::run(&audit, &world),
-        Verb::Key(key) => key::run(&key, &world),
-        Verb::Relay => relay::run(),
-        Verb::Explain(_) | Verb::Completions(_) | Verb::DemoServer => Exit::Success,
-    }
+    log::install(talk.log_level, &world.environment, verb.log_level(), talk.log_format);
+    verb.run(&world)
 }
 
 #[cfg(test)]

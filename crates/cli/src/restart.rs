@@ -4,9 +4,9 @@ use clap::Args;
 
 use super::exit::Exit;
 use super::instance::{Which, post};
-use super::output;
 use super::target::run_once;
 use super::world::World;
+use super::{Run, output};
 
 /// Restart a server of the running gateway
 #[derive(Debug, Args)]
@@ -22,11 +22,20 @@ pub(crate) struct Restart {
     which: Which,
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(restart: &Restart, world: &World) -> Exit {
+impl Run for Restart {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(restart: &Restart, world: &World) -> Exit {
     let instance = match restart.which.one(world) {
         Ok(instance) => instance,
         Err(exit) => return exit,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
 use bridgehead::audit::Archive;
-use bridgehead::config::{Launch, Source, TokenSource};
+use bridgehead::config::{Launch, LogLevel, Source, TokenSource};
 use bridgehead::{Config, Control, Server, SystemClock, Transport};
 use bridgehead_front::ENDPOINT;
 use bridgehead_wire::Redactor;
@@ -20,7 +20,7 @@ use tracing::debug;
 use super::exit::Exit;
 use super::reload::{self, Reloading};
 use super::world::{World, note_demo};
-use super::{Chosen, audit, output};
+use super::{Chosen, Run, audit, output};
 
 /// The start is over this long after the last server has settled.
 const AFTER_START: Duration = Duration::from_millis(20);
@@ -45,14 +45,27 @@ pub(crate) struct Serve {
     listen: Option<SocketAddr>,
     /// Serve one client on stdin and stdout
     #[arg(long)]
-    pub(crate) stdio: bool,
+    stdio: bool,
     /// Serve HTTP, also with --stdio
     #[arg(long)]
     http: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(serve: &Serve, world: &World) -> Exit {
+impl Run for Serve {
+    fn speaks_mcp(&self) -> bool {
+        self.stdio
+    }
+
+    fn log_level(&self) -> LogLevel {
+        LogLevel::Info
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(serve: &Serve, world: &World) -> Exit {
     let mut config = match world.configured(serve.chosen.config.as_deref(), false) {
         Ok(config) => config,
         Err(exit) => return exit,

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::Run;
 use super::exit::Exit;
 use super::instance::{Which, get};
 use super::output::{self, one_line};
@@ -23,11 +24,20 @@ pub(crate) struct Status {
     which: Which,
     /// Print JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
-/// Runs the verb.
-pub(crate) fn run(status: &Status, world: &World) -> Exit {
+impl Run for Status {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(status: &Status, world: &World) -> Exit {
     let instances = match status.which.all(world) {
         Ok(instances) => instances,
         Err(exit) => return exit,

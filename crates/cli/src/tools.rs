@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::output;
 use super::target::{AskError, Target, Where, run_once};
 use super::world::World;
+use super::{Run, output};
 
 /// How many characters of a description the list shows.
 const DESCRIPTION: usize = 100;
@@ -32,7 +32,7 @@ pub(crate) struct Tools {
     place: Where,
     /// Print JSON
     #[arg(long, global = true)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -51,8 +51,17 @@ enum What {
     Instructions,
 }
 
-/// Runs the verb.
-pub(crate) fn run(tools: &Tools, world: &World) -> Exit {
+impl Run for Tools {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        run(self, world)
+    }
+}
+
+fn run(tools: &Tools, world: &World) -> Exit {
     run_once(async {
         let tool = match &tools.what {
             Some(What::Show { name }) => Some(name.as_str()),
