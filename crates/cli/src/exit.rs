@@ -24,6 +24,63 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    /// All of them, in the order of their codes.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Success,
+        Self::Failure,
+        Self::Usage,
+        Self::Unreachable,
+        Self::StartupTimeout,
+        Self::Configuration,
+        Self::Forced(Signal::Interrupt),
+        Self::Forced(Signal::Terminate),
+    ];
+
+    /// In a few words, for the help of the program.
+    const fn short(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Usage => "usage",
+            Self::Unreachable => "not reachable",
+            Self::StartupTimeout => "start too slow",
+            Self::Configuration => "configuration",
+            Self::Forced(Signal::Interrupt) => "Ctrl-C",
+            Self::Forced(Signal::Terminate) => "terminated",
+        }
+    }
+
+    /// What it means, for the pages.
+    const fn meaning(self) -> &'static str {
+        match self {
+            Self::Success => "The command did its work, or stopped cleanly.",
+            Self::Failure => {
+                "A tool, a server or a check failed, or something went wrong that has no code of its own."
+            }
+            Self::Usage => {
+                "The command line is invalid, or names a tool, prompt, resource, server or topic that does not exist."
+            }
+            Self::Unreachable => "No gateway is running, or the server that was needed could not be reached.",
+            Self::StartupTimeout => "The gateway could not start in time; trying again may help.",
+            Self::Configuration => "The configuration or the environment cannot be used.",
+            Self::Forced(Signal::Interrupt) => "Ctrl-C (SIGINT) ended the command before its work was done.",
+            Self::Forced(Signal::Terminate) => "SIGTERM ended the command before its work was done.",
+        }
+    }
+
+    /// All codes on one line, for the help of the program.
+    pub(crate) fn line() -> String {
+        let each: Vec<String> =
+            Self::ALL.iter().map(|exit| format!("{} {}", exit.code(), exit.short())).collect();
+        format!("Exit codes: {}.", each.join(", "))
+    }
+
+    /// All codes as a table of a page.
+    pub(crate) fn page() -> String {
+        let rows = Self::ALL.iter().map(|exit| format!("| {} | {} |\n", exit.code(), exit.meaning()));
+        format!("| code | meaning |\n|---|---|\n{}", rows.collect::<String>())
+    }
+
     /// The code that a shell sees.
     pub(crate) const fn code(self) -> u8 {
         match self {
@@ -69,6 +126,27 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    /// JOIN-8: the table has every code once, in order, each with its own words; the program's help has the same codes.
+    #[test]
+    fn the_table_is_complete() {
+        let codes: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
+        assert_eq!(codes, [0, 1, 2, 3, 75, 78, 130, 143]);
+        let page = Exit::page();
+        assert_eq!(page.lines().count(), 2 + Exit::ALL.len());
+        let mut meanings: Vec<&str> = Exit::ALL.iter().map(|exit| exit.meaning()).collect();
+        meanings.dedup();
+        assert_eq!(meanings.len(), Exit::ALL.len());
+        for exit in Exit::ALL {
+            let row = format!("| {} | {} |", exit.code(), exit.meaning());
+            assert!(page.lines().any(|line| line == row), "{page}");
+        }
+        assert_eq!(
+            Exit::line(),
+            "Exit codes: 0 success, 1 failure, 2 usage, 3 not reachable, 75 start too slow, 78 configuration, 130 Ctrl-C, \
+             143 terminated."
+        );
+    }
 
     /// SRV-2: 75 for a startup timeout, 78 for the configuration, 1 for any other fatal error and a panic, 0
     /// for a clean stop; after a second signal, the code of a process that the signal killed.

@@ -5,11 +5,12 @@ mod rules;
 
 use std::fmt::Write as _;
 
-use bridgehead_gateway::{Code, similar};
+use bridgehead_gateway::Code;
 use clap::Args;
 use serde_json::json;
 
 use super::exit::Exit;
+use super::meant::meant;
 use super::target::Where;
 use super::{Run, output};
 
@@ -63,6 +64,9 @@ const PAGES: [(&str, &str); 7] = [
     ("troubleshooting", TROUBLESHOOTING),
 ];
 
+/// The topic whose page is made from the code.
+const EXIT_CODES: &str = "exit-codes";
+
 /// The page of a code.
 const fn about(code: Code) -> &'static str {
     match code {
@@ -110,10 +114,7 @@ fn run(explain: &Explain) -> Exit {
         };
     }
     let topics = topics();
-    let meant = match similar(topic, topics.iter().map(String::as_str)).as_slice() {
-        [] => "`bridgehead explain` lists all topics".to_owned(),
-        near => format!("did you mean `{}`?", near.join("` or `")),
-    };
+    let meant = meant(topic, topics.iter().map(String::as_str), "`bridgehead explain` lists all topics");
     output::talk(&format!("error: there is no topic `{}`; {meant}", output::one_line(topic, 100)));
     Exit::Usage
 }
@@ -126,6 +127,9 @@ fn text(topic: &str) -> Option<String> {
             let _ = write!(text, "\n# {heading}\n{}", plain(section));
         }
         return Some(text);
+    }
+    if topic.eq_ignore_ascii_case(EXIT_CODES) {
+        return Some(format!("# Exit codes\n\n{}", Exit::page()));
     }
     let page = PAGES.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(topic));
     page.map(|(_, page)| plain(page))
@@ -174,7 +178,8 @@ fn plain(text: &str) -> String {
 fn topics() -> Vec<String> {
     let sections = TROUBLESHOOTING.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor_of);
     let codes = Code::ALL.into_iter().map(|code| code.as_str().to_owned());
-    codes.chain(sections).chain(PAGES.into_iter().map(|(name, _)| name.to_owned())).collect()
+    let pages = PAGES.into_iter().map(|(name, _)| name).chain([EXIT_CODES]).map(str::to_owned);
+    codes.chain(sections).chain(pages).collect()
 }
 
 fn list() -> String {

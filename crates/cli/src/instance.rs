@@ -89,7 +89,7 @@ fn list(all: &[Instance]) -> String {
             vec![format!("  {}", one.instance), format!("pid {}", one.pid), place, config]
         })
         .collect();
-    output::table(&rows).trim_end().to_owned()
+    output::talk_table(&rows).trim_end().to_owned()
 }
 
 /// The running gateway of this user that serves `config`, if any.

@@ -141,7 +141,7 @@ impl<'a> Place<'a> {
         if let Some(path) = &keys.keys_file {
             return Ok(Self { file: KeysFile::new(path), config: None, world });
         }
-        let config = world.for_keys(keys.chosen.config.as_deref(), keys.wants_json()).inspect_err(|_| {
+        let config = world.for_keys(keys.chosen.config.as_deref(), keys.json()).inspect_err(|_| {
             output::talk("hint: --keys-file FILE works without the configuration");
         })?;
         let Some(path) = config.auth.keys_file.clone() else {

@@ -78,7 +78,10 @@ fn shown(line: &Value, as_json: bool) -> String {
         return format!("({} {verb} missing here)", output::counted(missed, "line"));
     }
     let part = |key: &str| output::one_line(line[key].as_str().unwrap_or_default(), usize::MAX);
-    format!("{} {} {}: {}", part("time"), part("label"), part("source"), part("text"))
+    // The log of the gateway calls the server `mcp:files`; people call it `files`.
+    let server = part("label");
+    let server = server.strip_prefix("mcp:").unwrap_or(&server);
+    format!("{}  {server}  {}: {}", output::time(&part("time")), part("source"), part("text"))
 }
 
 #[cfg(test)]
@@ -89,8 +92,9 @@ mod tests {
 
     #[test]
     fn lines_for_people_and_programs() {
-        let line = json!({"time": "T", "label": "mcp:a", "source": "stderr", "text": "x\u{1b}[2Jy"});
-        assert_eq!(shown(&line, false), "T mcp:a stderr: x\\u001b[2Jy");
+        let line = json!({"time": "2026-11-17T10:00:00.012Z", "label": "mcp:a", "source": "stderr", "text": "x\u{1b}[2Jy"});
+        assert_eq!(shown(&line, false), "2026-11-17 10:00:00.012Z  a  stderr: x\\u001b[2Jy");
+        assert_eq!(shown(&line, true), line.to_string());
         assert_eq!(shown(&json!({"missed": 3}), false), "(3 lines are missing here)");
         assert_eq!(shown(&json!({"missed": 3}), true), r#"{"missed":3}"#);
     }

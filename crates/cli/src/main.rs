@@ -18,6 +18,7 @@ mod instance;
 mod key;
 mod log;
 mod logs;
+mod meant;
 mod output;
 mod relay;
 mod reload;
@@ -26,6 +27,7 @@ mod restart;
 mod run;
 mod serve;
 mod status;
+mod table;
 mod target;
 mod tools;
 mod trust;
@@ -53,7 +55,21 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     name = "bridgehead",
     version,
     arg_required_else_help = true,
-    after_help = "Examples:
+    after_help = help()
+)]
+struct Cli {
+    #[command(flatten)]
+    talk: Talk,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What the help of the program ends with.
+fn help() -> String {
+    format!("{EXAMPLES}\n\n{}", Exit::line())
+}
+
+const EXAMPLES: &str = "Examples:
   bridgehead serve                          the gateway on http://127.0.0.1:4848/mcp
   bridgehead tools                          what the configured servers offer
   bridgehead call add --args '{\"a\":1,\"b\":2}'
@@ -62,14 +78,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml and ./.mcp.json once
 you agreed to them, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
-them a demo runs."
-)]
-struct Cli {
-    #[command(flatten)]
-    talk: Talk,
-    #[command(subcommand)]
-    verb: Verb,
-}
+them a demo runs.";
 
 /// Options for the log on stderr.
 #[derive(Debug, Args)]
@@ -247,8 +256,10 @@ mod tests {
     #[test]
     fn the_page_of_commands_is_fresh() {
         let mut page = "# Commands\n\n<!-- Written by `cargo xtask generate` from the help texts of the program. -->\n\n\
-            stdout is data, stderr is for people, and every command takes `--json` where it prints data.\n"
+            stdout is data, stderr is for people, and every command takes `--json` where it prints data.\n\n\
+            ## Exit codes\n\n"
             .to_owned();
+        page += &Exit::page();
         for mut command in commands() {
             let name = command.get_bin_name().unwrap_or("bridgehead").to_owned();
             let help = command.render_long_help().to_string();
@@ -291,6 +302,24 @@ mod tests {
             }
         }
         assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+
+    /// JOIN-8: the exit codes that a verb's help names are those of the one table.
+    #[test]
+    fn verbs_name_known_exit_codes() {
+        for mut command in commands() {
+            let help = command.render_long_help().to_string();
+            let Some((_, told)) = help.split_once("Exit codes:") else { continue };
+            let told = told.split("\n\n").next().unwrap_or_default();
+            let codes: Vec<u8> = told
+                .split(|letter: char| !letter.is_ascii_digit())
+                .filter_map(|digits| digits.parse().ok())
+                .collect();
+            assert!(!codes.is_empty(), "{told}");
+            for code in codes {
+                assert!(Exit::ALL.iter().any(|exit| exit.code() == code), "{}: {code}", command.get_name());
+            }
+        }
     }
 
     /// SRV-2: a panic outside a handler is exit code 1.

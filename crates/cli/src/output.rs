@@ -15,6 +15,7 @@ use bridgehead_wire::{visible_line, visible_text};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::table;
 
 /// Writes text for people to stdout. Returns `exit`, or failure if writing failed for any reason but a closed pipe.
 pub(crate) fn data(text: &str, exit: Exit) -> Exit {
@@ -178,25 +179,19 @@ pub(crate) fn diagnostics(all: &[Diagnostic]) -> Vec<Value> {
         .collect()
 }
 
-/// A table whose columns are as wide as their widest entry, except the last. Each entry stays on one line.
+/// A table for stdout: as wide as the terminal at most, whole in a pipe.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
-    let visible = |row: &Vec<String>| row.iter().map(|cell| visible_line(cell).into_owned()).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(visible).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+    table::text(rows, table::stdout_width())
+}
+
+/// A table for stderr.
+pub(crate) fn talk_table(rows: &[Vec<String>]) -> String {
+    table::text(rows, table::stderr_width())
+}
+
+/// A time of the gateway for people: with a space between day and hour.
+pub(crate) fn time(told: &str) -> String {
+    told.replacen('T', " ", 1)
 }
 
 /// "1 row", "2 rows".
@@ -218,19 +213,10 @@ pub(crate) fn one_line(text: &str, limit: usize) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn tables_line_up() {
-        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(table(&[row(&["a", "bb", "c"]), row(&["aaa", "b", ""])]), "a    bb  c\naaa  b\n");
-        assert_eq!(table(&[]), "");
-    }
-
     /// WIRE-3: no function here lets text of others control a terminal; data for programs stays unchanged.
     #[test]
     fn a_peers_text_cannot_draw_on_the_terminal() {
         assert_eq!(one_line("a\n  b\x1b[2Jc", 80), "a b\\u001b[2Jc");
-        let row = |cell: &str| vec![cell.to_owned(), "x".to_owned()];
-        assert_eq!(table(&[row("a\nb\x1b"), row("")]), "a\\nb\\u001b  x\n            x\n");
         assert_eq!(for_reader("\u{9b}2J\r\n", false), "\u{9b}2J\r\n");
         assert_eq!(for_reader("\u{9b}2J\r\n", true), "\\u009b2J\r\n");
         assert_eq!(indented("error: a\nerror: b\n  c\n\nd"), "error: a\n  error: b\n  c\n\n  d");

@@ -1,11 +1,11 @@
 //! `bridgehead tools`: shows the tools that the servers offer.
 
-use bridgehead_gateway::similar;
 use bridgehead_wire::Raw;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::meant::meant;
 use super::target::{AskError, Target, Where, run_once};
 use super::world::World;
 use super::{Run, output};
@@ -157,11 +157,8 @@ fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
             .iter()
             .filter_map(|tool| tool.decode::<Value>().ok()?["name"].as_str().map(str::to_owned))
             .collect();
-        let meant = match similar(name, names.iter().map(String::as_str)).as_slice() {
-            [] => "`bridgehead tools` lists all tools".to_owned(),
-            near => format!("did you mean `{}`?", near.join("` or `")),
-        };
-        output::talk(&format!("error: no tool `{name}` is offered; {}", output::one_line(&meant, 500)));
+        let meant = meant(name, names.iter().map(String::as_str), "`bridgehead tools` lists all tools");
+        output::talk(&format!("error: no tool `{name}` is offered; {meant}"));
         return Exit::Failure;
     };
     if as_json {

@@ -7,10 +7,11 @@ use bridgehead::access::{Explanation, Policy};
 use bridgehead::config::{Config, OWN_SERVER, Source};
 use bridgehead::{Action, Principal, Thing};
 use bridgehead_access::policy::Verdict;
-use bridgehead_gateway::{PrincipalKind, may_offer, similar};
+use bridgehead_gateway::{PrincipalKind, may_offer};
 use serde_json::{Value, json};
 
 use super::super::exit::Exit;
+use super::super::meant::meant;
 use super::super::output;
 use super::super::target::{Target, Where, run_once};
 use super::super::world::World;
@@ -78,11 +79,8 @@ fn by_configuration(config: &Config, topic: &str) -> Result<Found, String> {
         let known =
             names.iter().copied().chain([OWN_SERVER]).find(|known| known.eq_ignore_ascii_case(server));
         let Some(known) = known else {
-            let meant = match similar(server, names.into_iter()).as_slice() {
-                [] => String::new(),
-                near => format!("; did you mean `{}`?", near.join("` or `")),
-            };
-            return Err(format!("there is no server `{}`{meant}", output::one_line(server, 100)));
+            let meant = meant(server, names, "`bridgehead check` lists all servers");
+            return Err(format!("there is no server `{}`; {meant}", output::one_line(server, 100)));
         };
         return Ok(Found::Tool(Named { server: known.to_owned(), tool: tool.to_owned(), read_only: None }));
     }

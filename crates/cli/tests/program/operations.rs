@@ -86,7 +86,7 @@ async fn a_gateway_on_stdio_is_operated() {
     }
     let logs = place.run(&["logs", "files"]).await;
     assert_eq!(logs.code, Some(0), "{}", logs.stderr);
-    assert!(logs.stdout.contains(" mcp:files stderr: hello from the server\n"), "{}", logs.stdout);
+    assert!(logs.stdout.contains("Z  files  stderr: hello from the server\n"), "{}", logs.stdout);
     let logs = place.run(&["logs", "files", "--json", "--tail", "1"]).await;
     assert_eq!((logs.stdout.lines().count(), &logs.json()["label"]), (1, &json!("mcp:files")));
 
@@ -129,7 +129,7 @@ async fn streams_are_followed() {
         let first: Value = serde_json::from_str(&events.recv_line().await.unwrap()).unwrap();
         let line = ended.recv_line().await.unwrap();
         while seen < 2 {
-            seen += usize::from(logs.recv_line().await.unwrap().ends_with("mcp:files stderr: up"));
+            seen += usize::from(logs.recv_line().await.unwrap().ends_with("Z  files  stderr: up"));
         }
         (first, line)
     };
@@ -148,7 +148,7 @@ async fn streams_are_followed() {
         event["topic"] == "provider.mcp.restart" || event["topic"] == "provider.mcp.reconnected",
         "{event}"
     );
-    assert!(line.contains(" files provider.mcp."), "{line}");
+    assert!(line.contains("Z  ") && line.contains("  files  "), "{line}");
     for follower in [&mut logs, &mut events] {
         signal(follower, Signal::INT);
         while follower.recv_line().await.is_some() {}

@@ -6,12 +6,14 @@
 mod envelope;
 mod http;
 mod stdio;
+mod terminal;
 
 use std::time::Duration;
 
 pub use envelope::{legacy_handshake, modern_headers, modern_params};
 pub use http::{HttpClient, HttpReply, HttpStream, SseEvent};
 pub use stdio::StdioClient;
+pub use terminal::Terminal;
 
 /// The longest a client waits for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
