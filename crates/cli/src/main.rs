@@ -23,9 +23,12 @@ mod output;
 mod relay;
 mod reload;
 mod remote;
+mod replace;
 mod restart;
 mod run;
 mod serve;
+#[expect(dead_code, reason = "the verbs that edit servers follow")]
+mod servers_file;
 mod status;
 mod table;
 mod target;

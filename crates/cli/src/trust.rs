@@ -5,14 +5,16 @@
 //! could have written that file, it is ignored.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tracing::warn;
+
+use super::replace::{self, Replacement};
 
 /// How many answers are kept; the oldest are dropped first.
 const KEPT: usize = 512;
@@ -77,12 +79,10 @@ impl Trust {
         if let Some(folder) = file.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        // Written under another name first, so that no reader sees half of it.
-        let draft = file.with_extension(format!("draft-{}", std::process::id()));
-        drop(fs::remove_file(&draft));
-        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        out.write_all(&serde_json::to_vec_pretty(&answers)?)?;
-        fs::rename(&draft, file)
+        let before = replace::read(file)?;
+        let after = serde_json::to_vec_pretty(&answers)?;
+        let replaced = Replacement::new(before.as_deref(), &after).private().write(file);
+        replaced.map(drop).map_err(io::Error::other)
     }
 
     fn read(&self) -> io::Result<Answers> {

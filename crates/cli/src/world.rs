@@ -68,13 +68,29 @@ impl World {
         let variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
+        let asks = !speaks_mcp && io::stdin().is_terminal() && io::stderr().is_terminal();
+        Ok(Self { asks, ..Self::of(variables, std::env::current_dir().unwrap_or_default())? })
+    }
+
+    /// The surroundings of a process with these variables in this folder, without a user to ask.
+    pub(crate) fn of(variables: BTreeMap<String, String>, folder: PathBuf) -> Result<Self, ConfigError> {
         Ok(Self {
             environment: Environment::read(variables.clone())?.running(secret_commands(variables.clone())),
             trust: Trust::of(&variables),
             variables,
-            folder: std::env::current_dir().unwrap_or_default(),
-            asks: !speaks_mcp && io::stdin().is_terminal() && io::stderr().is_terminal(),
+            folder,
+            asks: false,
         })
+    }
+
+    /// The current folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the user agreed to.
+    pub(crate) const fn trust(&self) -> &Trust {
+        &self.trust
     }
 
     /// The configuration, or the demo if there is none. Says which file is used. Its warnings are not shown yet. Reads secret

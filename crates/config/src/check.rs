@@ -28,7 +28,7 @@ use self::rules::Known;
 use crate::access::{ApiKey, OWN_SERVER};
 use crate::configuration::{Config, Source};
 use crate::environment::{Environment, is_bearer_token};
-use crate::interpolate::{Reference, Refusal};
+use crate::interpolate::{self, Reference, Refusal};
 use crate::keys::KeyTable;
 use crate::mask::{has_random, is_variable_name};
 use crate::secret::Secret;
@@ -58,13 +58,24 @@ impl World<'_> {
         let Some(secrets) = self.secrets else { return Err(Refusal::OnlyInOurs(reference.kind())) };
         secrets.get(reference, self.environment, self.base)
     }
+
+    /// Fills in the variables and secrets of a value, and adds the names of variables of the environment to `interpolated`.
+    fn fill(self, text: &str, interpolated: &mut BTreeSet<String>) -> Result<String, Refusal> {
+        let own = |name: &str| self.secrets?.variable(name, self.environment);
+        let secret = |reference: &Reference| self.secret(reference);
+        let filled = interpolate::fill(text, own, self.environment.variables(), secret, interpolated);
+        filled.map_err(|refusal| match (refusal, self.secrets.and_then(Secrets::fault)) {
+            (Refusal::Unset(_), Some(fault)) => fault,
+            (refusal, _) => refusal,
+        })
+    }
 }
 
 /// Checks a native file.
 pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> Config {
     let Value::Table(entries) = &root.value else { return Config::demo() };
     let root = Section::read(KeyTable::Root, entries, findings);
-    let (settings, secrets) = secrets::read(&root, findings);
+    let (settings, secrets) = secrets::read(&root, world, findings);
     let world = World { secrets: Some(&secrets), ..world };
     let mut gateway = gateway(&Section::read(KeyTable::Gateway, root.table("gateway"), findings), findings);
     let door = Section::read(KeyTable::Http, root.table("http"), findings);

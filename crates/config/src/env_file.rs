@@ -4,11 +4,15 @@
 //! `\n`, `\r`, `\t`, `\"`, `\\`. Nothing is interpolated. An error gives the line number, never the line's text.
 
 /// A line that is not `NAME=value`, counted from 1.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BadLine(pub(crate) usize);
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {0} is not `NAME=value`")]
+pub struct BadLine(pub usize);
 
-/// All entries in the order of the file.
-pub(crate) fn parse(text: &str) -> Result<Vec<(String, String)>, BadLine> {
+/// The entries of a text of `NAME=value` lines, such as an `env_file`, in its order.
+///
+/// # Errors
+/// The first line that is none.
+pub fn parse(text: &str) -> Result<Vec<(String, String)>, BadLine> {
     let mut entries = Vec::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();

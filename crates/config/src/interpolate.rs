@@ -91,9 +91,11 @@ impl Refusal {
     }
 }
 
-/// Fills in the variables and secrets of `text`, and adds the name of each variable that it looked up to `used`.
+/// Fills in the variables and secrets of `text`. A variable that `own` knows is taken from there. Every other one is looked up
+/// in `variables`, and its name is added to `used`.
 pub(crate) fn fill(
     text: &str,
+    own: impl Fn(&str) -> Option<String>,
     variables: &BTreeMap<String, String>,
     secret: impl Fn(&Reference) -> Result<String, Refusal>,
     used: &mut BTreeSet<String>,
@@ -102,6 +104,12 @@ pub(crate) fn fill(
         Some(reference) => secret(&reference?),
         None => {
             let (name, default) = variable(reference)?;
+            if let Some(value) = own(name) {
+                return Ok(match default {
+                    Some(default) if value.is_empty() => default.to_owned(),
+                    _ => value,
+                });
+            }
             used.insert(name.to_owned());
             match (variables.get(name), default) {
                 // As in a shell, `:-` also replaces an empty value.
@@ -204,7 +212,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, Refusal>) {
-        let filled = fill(text, &variables(), secret, &mut BTreeSet::new());
+        let filled = fill(text, |_| None, &variables(), secret, &mut BTreeSet::new());
         assert_eq!(filled, expected.map(str::to_owned), "{text}");
     }
 
@@ -245,6 +253,21 @@ mod tests {
         assert_eq!(all, [name("A"), name("NO"), file, command, name("C")]);
     }
 
+    /// JOIN-3: a variable of the own file comes before one of the environment, and is no variable of the environment.
+    #[test]
+    fn the_own_variables_come_first() {
+        let own = |name: &str| match name {
+            "A" => Some("own".to_owned()),
+            "NOTHING" => Some(String::new()),
+            _ => None,
+        };
+        let mut used = BTreeSet::new();
+        let text = "${A} ${env:A} ${A:-x} <${NOTHING}> ${NOTHING:-x} ${B_2}";
+        let filled = fill(text, own, &variables(), secret, &mut used);
+        assert_eq!(filled.as_deref(), Ok("own own own <> x two"));
+        assert_eq!(used.into_iter().collect::<Vec<_>>(), ["B_2"]);
+    }
+
     #[test]
     fn what_cannot_be_filled_in_is_refused() {
         check("x${NO}", Err(Refusal::Unset("NO".into())));
@@ -273,15 +296,15 @@ mod tests {
     #[test]
     fn names_are_recorded() {
         let mut used = BTreeSet::new();
-        fill("${A} ${env:EMPTY} ${NO:-x} $${B_2} ${file:D} ${cmd:E}", &variables(), secret, &mut used)
-            .unwrap();
+        let text = "${A} ${env:EMPTY} ${NO:-x} $${B_2} ${file:D} ${cmd:E}";
+        fill(text, |_| None, &variables(), secret, &mut used).unwrap();
         assert_eq!(used.into_iter().collect::<Vec<_>>(), ["A", "EMPTY", "NO"]);
     }
 
     proptest! {
         #[test]
         fn arbitrary_text_never_panics_and_text_without_references_is_kept(text in r"([\$\{\}:é]|A|env:|file:|cmd:|:-|x){0,30}") {
-            let filled = fill(&text, &variables(), secret, &mut BTreeSet::new());
+            let filled = fill(&text, |_| None, &variables(), secret, &mut BTreeSet::new());
             if !text.contains("${") {
                 prop_assert_eq!(filled, Ok(text));
             }

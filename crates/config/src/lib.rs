@@ -83,12 +83,14 @@ pub use configuration::{Config, Source};
 #[cfg(feature = "files")]
 pub use diagnostic::{ConfigError, Diagnostic, Severity};
 #[cfg(feature = "files")]
+pub use env_file::{BadLine, parse as parse_env_file};
+#[cfg(feature = "files")]
 pub use environment::Environment;
 pub use filter::ToolFilter;
 #[cfg(feature = "files")]
 pub use keys_file::read_keys;
 #[cfg(feature = "files")]
-pub use load::{Found, Origin, load, load_text, locate, read_text};
+pub use load::{Found, Origin, load, load_text, locate, read_text, user_file};
 pub use proxy::{InvalidProxy, Proxy};
 #[cfg(feature = "files")]
 pub use reference::reference;

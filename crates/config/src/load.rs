@@ -52,12 +52,7 @@ pub fn locate(
         let message = format!("{by} names `{}`, which does not exist", path.display());
         return Err(Diagnostic::error(message).help(format!("correct {by}, or leave it out")).into());
     }
-    let user = environment
-        .variable("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .filter(|folder| folder.is_absolute())
-        .or_else(|| environment.variable("HOME").map(|home| Path::new(home).join(".config")))
-        .map(|folder| folder.join("bridgehead").join("bridgehead.toml"));
+    let user = user_file(environment);
     // In the configuration folder itself, the file found is the user's own.
     let own = user.as_ref().and_then(|path| path.canonicalize().ok());
     let in_folder = [cwd.join("bridgehead.toml"), cwd.join(".mcp.json")].into_iter().map(|path| {
@@ -66,6 +61,17 @@ pub fn locate(
     });
     let all = in_folder.chain(user.map(|path| Found { path, origin: Origin::User }));
     Ok(all.filter(|found| found.path.is_file()).collect())
+}
+
+/// The user's own file, which need not exist: `bridgehead/bridgehead.toml` in the user's configuration folder. `None` if there is
+/// no such folder.
+pub fn user_file(environment: &Environment) -> Option<PathBuf> {
+    environment
+        .variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute())
+        .or_else(|| environment.variable("HOME").map(|home| Path::new(home).join(".config")))
+        .map(|folder| folder.join("bridgehead").join("bridgehead.toml"))
 }
 
 /// Reads the bytes of a file. Relative paths start from `cwd`.

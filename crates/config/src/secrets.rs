@@ -1,17 +1,19 @@
-//! Where `${file:PATH}` and `${cmd:NAME}` take their text from.
+//! Where `${file:PATH}`, `${cmd:NAME}` and, with an `env_file`, `${NAME}` take their text from.
 //!
 //! A file is read once for each configuration that is loaded, and a command runs once, when the first value refers to it. So a
 //! reload (SIGHUP) reads all of them again. This crate starts no program: its caller passes a function that does.
 //!
-//! What must stay true: no message contains what was read, and the text of an untrusted file causes neither.
+//! What must stay true: no message contains what was read, and the text of an untrusted file runs nothing and fills in nothing.
+//! Of the `env_file` that it names, only the names are used.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::env_file;
 use crate::environment::Environment;
 use crate::interpolate::{Reference, Refusal};
 use crate::secret_file::read_secret_file;
@@ -20,6 +22,8 @@ use crate::secret_file::read_secret_file;
 const WITHIN: Duration = Duration::from_secs(10);
 /// The longest secret, in bytes.
 const LONGEST: usize = 64 * 1024;
+/// The largest file of variables, in bytes.
+const LARGEST: u64 = 1024 * 1024;
 
 /// A command of `[secrets] commands` that is to run now.
 #[derive(Debug, Clone, Copy)]
@@ -61,16 +65,51 @@ pub(crate) struct Secrets {
     known: RefCell<BTreeMap<Reference, Result<String, Refusal>>>,
     /// The files that were read, or should have been.
     files: RefCell<BTreeSet<PathBuf>>,
+    /// The variables of `env_file`, or why it cannot be used.
+    variables: Result<BTreeMap<String, String>, Refusal>,
+    /// Whether a value referred to one of them.
+    used: Cell<bool>,
 }
 
 impl Secrets {
-    pub(crate) fn new(commands: BTreeMap<String, Vec<String>>, allow_group_read: bool) -> Self {
-        Self { commands, allow_group_read, known: RefCell::default(), files: RefCell::default() }
+    pub(crate) fn new(
+        commands: BTreeMap<String, Vec<String>>,
+        allow_group_read: bool,
+        env_file: Option<&Path>,
+    ) -> Self {
+        Self {
+            commands,
+            allow_group_read,
+            known: RefCell::default(),
+            files: RefCell::new(env_file.into_iter().map(Path::to_owned).collect()),
+            variables: env_file.map_or_else(|| Ok(BTreeMap::new()), |file| variables(file, allow_group_read)),
+            used: Cell::new(false),
+        }
+    }
+
+    /// What a variable of `env_file` stands for; `None` if it is not there.
+    pub(crate) fn variable(&self, name: &str, environment: &Environment) -> Option<String> {
+        let value = self.variables.as_ref().ok()?.get(name)?;
+        self.used.set(true);
+        Some(match environment.secrets {
+            SecretSource::Nothing => format!("${{{name}}}"),
+            SecretSource::Files | SecretSource::FilesAndCommands(_) => value.clone(),
+        })
+    }
+
+    /// Whether `env_file` has this variable.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.variables.as_ref().is_ok_and(|variables| variables.contains_key(name))
+    }
+
+    /// Why `env_file` cannot be used.
+    pub(crate) fn fault(&self) -> Option<Refusal> {
+        self.variables.as_ref().err().cloned()
     }
 
     /// Whether a value referred to a secret so far.
     pub(crate) fn is_used(&self) -> bool {
-        !self.known.borrow().is_empty()
+        self.used.get() || !self.known.borrow().is_empty()
     }
 
     /// All files that references named so far.
@@ -137,6 +176,18 @@ impl Secrets {
         }
         text(printed).ok_or_else(|| failed("it did not print text in UTF-8".to_owned()))
     }
+}
+
+/// The variables of an `env_file`.
+fn variables(file: &Path, allow_group_read: bool) -> Result<BTreeMap<String, String>, Refusal> {
+    let refused = |fault: &str, cure: String| Refusal::Secret { fault: format!("`env_file`: {fault}"), cure };
+    let content = read_secret_file(file, allow_group_read, LARGEST)
+        .map_err(|error| refused(&error.fault(), error.cure()))?;
+    let cure = || format!("correct `{}`", file.display());
+    let text = String::from_utf8(content).map_err(|_| refused("it does not hold text in UTF-8", cure()))?;
+    let entries = env_file::parse(&text)
+        .map_err(|line| refused(&format!("line {} is not `NAME=value`", line.0), cure()))?;
+    Ok(entries.into_iter().collect())
 }
 
 /// The secret: everything but one line break at the end.

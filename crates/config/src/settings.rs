@@ -181,7 +181,9 @@ pub struct SecretSettings {
     pub commands: BTreeMap<String, Vec<String>>,
     /// Whether the group of a file that holds a secret may read it.
     pub allow_group_read: bool,
-    /// Whether a value refers to a secret file or to a command.
+    /// The file whose variables values may refer to.
+    pub env_file: Option<PathBuf>,
+    /// Whether a value refers to a secret file, to a variable of the file above or to a command.
     pub used: bool,
 }
 

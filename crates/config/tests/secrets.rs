@@ -299,6 +299,65 @@ fn looking_reads_no_secrets() {
     assert_eq!(ran.load(Ordering::Relaxed), 0);
 }
 
+/// JOIN-3: variables of `env_file` fill in values before those of the environment; they are not variables of the environment, and
+/// a server gets only those that its own values name.
+#[test]
+fn variables_of_a_file() {
+    let place = Place::new();
+    place.file("own.env", &format!("# tokens\nMY_TOKEN='{SECRET}'\nPLAIN=of-the-file\n"), 0o600);
+    let text = "[secrets]\nenv_file = 'own.env'\n[servers.a]\ncommand = 'x'\nargs = ['${HOME}']\n\
+                env = { A = 'Bearer ${MY_TOKEN}', B = '${PLAIN}', C = '${GITHUB_TOKEN}' }\n";
+    let read = place.read(text, &variables());
+    let expose = |name: &str| stdio(&read).env[name].expose().to_owned();
+    assert_eq!(expose("A"), format!("Bearer {SECRET}"));
+    assert_eq!((expose("B"), expose("C")), ("of-the-file".to_owned(), "t".to_owned()));
+    assert_eq!(stdio(&read).env.len(), 3);
+    assert_eq!(read.interpolated.iter().collect::<Vec<_>>(), ["GITHUB_TOKEN", "HOME"]);
+    assert_eq!(read.secrets.env_file, Some(place.path("own.env")));
+    assert!(read.secrets.used && read.warnings.is_empty());
+    assert!(!format!("{read:?}").contains(SECRET));
+
+    let looked_at = place.read(text, &variables().without_secrets());
+    assert_eq!(stdio(&looked_at).env["A"].expose(), "Bearer ${MY_TOKEN}");
+    assert_eq!(
+        looked_at.interpolated, read.interpolated,
+        "the id of a configuration does not depend on who reads it"
+    );
+    assert!(looked_at.secrets.used && looked_at.warnings.is_empty());
+    let unused = "[secrets]\nenv_file = 'own.env'\n[servers.a]\ncommand = 'x'\n";
+    assert!(!place.read(unused, &variables()).secrets.used);
+}
+
+/// JOIN-3: a value of `env_file` does not belong into arguments, and a file that cannot be used disables the servers that need it.
+#[test]
+fn variables_of_a_file_that_cannot_be_used() {
+    let place = Place::new();
+    place.file("own.env", "MINE=abc\n", 0o600);
+    let server =
+        |line: &str| format!("[secrets]\nenv_file = 'own.env'\n[servers.a]\ncommand = 'x'\n{line}\n");
+    let told = place.load(&server("args = ['${MINE}']"), &variables()).unwrap_err().to_string();
+    assert!(told.contains("`args`: `${MINE}` is a secret"), "{told}");
+    let text = server("env = { A = '${MINE}' }\n[servers.b]\ncommand = 'x'");
+    for (content, mode, expected) in [
+        ("MINE=abc\n", 0o644, "`env_file`: others than its owner can use"),
+        ("MINE=abc\nhunter2\n", 0o600, "`env_file`: line 2 is not `NAME=value`"),
+        ("OTHER=abc\n", 0o600, "the variable `MINE` is not set"),
+    ] {
+        place.file("own.env", content, mode);
+        let read = place.read(&text, &variables());
+        assert!(reason(&read).contains(expected), "{expected}: {}", reason(&read));
+        assert!(
+            matches!(read.servers[1].launch, Launch::Stdio(_)),
+            "only the server that needs it is disabled"
+        );
+        let told = ConfigError(read.warnings).to_string();
+        assert!(!told.contains("abc") && !told.contains("hunter2"), "{told}");
+    }
+    std::fs::remove_file(place.path("own.env")).unwrap();
+    let read = place.read(&text, &variables());
+    assert!(reason(&read).contains("own.env` cannot be read"), "{}", reason(&read));
+}
+
 /// ACC-8: a client's file refers to no secrets, and may still have variables of any name in its arguments.
 #[test]
 fn a_client_file_has_variables_only() {

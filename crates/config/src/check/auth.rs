@@ -10,7 +10,6 @@ use crate::access::{
     Algorithm, ApiKey, AuthSettings, Introspection, Issuer, PeerNetwork, StepUp, TrustedProxy,
 };
 use crate::diagnostic::Diagnostic;
-use crate::interpolate;
 use crate::keys::KeyTable;
 use crate::keys_file::read_keys;
 use crate::secret::Secret;
@@ -275,7 +274,8 @@ fn introspection(
     let client_id = required(&section, "client_id", &entry.key_span, findings);
     let client_secret = required(&section, "client_secret", &entry.key_span, findings);
     let client_secret = client_secret.and_then(|(text, span)| {
-        interpolate::fill(text, world.environment.variables(), |secret| world.secret(secret), interpolated)
+        world
+            .fill(text, interpolated)
             .map_err(|refusal| {
                 let message = format!("`client_secret`: {refusal}");
                 findings.mistake(findings.diagnostic(message, span).help(refusal.cure()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{World, shown};
+use super::{World, path, shown};
 use crate::interpolate::is_name;
 use crate::keys::KeyTable;
 use crate::secret_file::check_secret_file;
@@ -13,7 +13,11 @@ use crate::section::{Findings, Section};
 use crate::settings::SecretSettings;
 use crate::tree::Span;
 
-pub(super) fn read(root: &Section<'_>, findings: &mut Findings) -> (SecretSettings, Secrets) {
+pub(super) fn read(
+    root: &Section<'_>,
+    world: World<'_>,
+    findings: &mut Findings,
+) -> (SecretSettings, Secrets) {
     let section = Section::read(KeyTable::Secrets, root.table("secrets"), findings);
     let mut commands = BTreeMap::new();
     for (entry, words) in section.lists("commands") {
@@ -30,8 +34,9 @@ pub(super) fn read(root: &Section<'_>, findings: &mut Findings) -> (SecretSettin
         commands.insert(entry.key.clone(), words.into_iter().map(|(word, _)| word.to_owned()).collect());
     }
     let allow_group_read = section.flag("allow_group_read").unwrap_or(false);
-    let secrets = Secrets::new(commands.clone(), allow_group_read);
-    (SecretSettings { commands, allow_group_read, used: false }, secrets)
+    let env_file = path(&section, "env_file", world, findings);
+    let secrets = Secrets::new(commands.clone(), allow_group_read, env_file.as_deref());
+    (SecretSettings { commands, allow_group_read, env_file, used: false }, secrets)
 }
 
 /// Refuses a file that others can read. A file that does not exist is left to whoever reads it.

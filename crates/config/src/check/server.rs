@@ -13,7 +13,7 @@ use super::client::translate;
 use super::{World, count, duration, sandbox, timeouts};
 use crate::env_file;
 use crate::filter::ToolFilter;
-use crate::interpolate::{self, Reference, Referred, Refusal};
+use crate::interpolate::{self, Referred, Refusal};
 use crate::keys::KeyTable;
 use crate::proxy::Proxy;
 use crate::roots::{Roots, file_uri};
@@ -504,9 +504,7 @@ impl Reader<'_> {
         if self.findings.strict && self.refuse_secrets(key, text, span) {
             return None;
         }
-        let world = self.world;
-        let secret = |reference: &Reference| world.secret(reference);
-        match interpolate::fill(text, world.environment.variables(), secret, self.interpolated) {
+        match self.world.fill(text, self.interpolated) {
             Ok(filled) if filled.contains('\0') => {
                 self.mistake(
                     &format!("`{key}` holds a NUL character"),
@@ -545,7 +543,9 @@ impl Reader<'_> {
             Referred::Secret(_) => true,
             Referred::Variable(name) => {
                 let looks_secret = |value: &String| matches!(Redactor::default().text(value), Cow::Owned(_));
-                key == "args" && (is_secret_name(name) || variables.get(name).is_some_and(looks_secret))
+                let own = self.world.secrets.is_some_and(|secrets| secrets.has(name));
+                key == "args"
+                    && (own || is_secret_name(name) || variables.get(name).is_some_and(looks_secret))
             }
         };
         let Some(found) = interpolate::referred(text).into_iter().find(is_secret) else { return false };

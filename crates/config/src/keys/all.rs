@@ -224,5 +224,6 @@ pub const KEYS: &[Key] = &[
     works(LimitRule, "budget_per_day", Integer { least: 1, most: i64::MAX as u64 }, "", "How much may be spent each day (UTC); a call costs what `cost` of its tool says."),
 
     works(Secrets, "commands", ListMap, "{}", "Commands that print a secret, as `NAME = [\"program\", \"argument\"]`; `${cmd:NAME}` stands for what the command prints. It runs once when the configuration is loaded, in the folder of this file, for at most ten seconds."),
+    works(Secrets, "env_file", Text, "", "File with `NAME=value` lines that only its owner may read; `${NAME}` stands for the value there, or else for a variable of the gateway's environment. `bridgehead add` writes it."),
     works(Secrets, "allow_group_read", Flag, "false", "Whether the group of a secret file, a token file or a TLS key may read it, as with mounted secrets."),
 ];

@@ -1,0 +1,469 @@
+//! The servers in a `bridgehead.toml`, as the verbs that write it see them.
+//!
+//! What must stay true: comments, order, blanks and line ends stay as they are ([`edits`]); a file that the gateway would refuse
+//! is not written; a value that looks like a secret goes to a file of variables beside it, which only its owner may read, and the
+//! configuration refers to it. Nothing is written before [`ServersFile::save`], so a dry run leaves that out.
+
+mod edits;
+mod entry;
+mod secrets;
+mod variables;
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use bridgehead::config::{Config, ConfigError, Secret, load_text, user_file};
+use rustix::fs::{FlockOperation, flock};
+
+#[cfg_attr(not(test), expect(unused_imports, reason = "the verbs that write servers follow"))]
+pub(crate) use self::entry::EntryTransport;
+pub(crate) use self::entry::{EntryLaunch, ServerEntry};
+pub(crate) use self::secrets::{has_secret, has_secret_argument, looks_secret};
+use self::variables::Variables;
+use super::exit::Exit;
+use super::output;
+use super::replace::{self, ReplaceError, Replacement};
+use super::world::World;
+
+/// How often an edit starts again, if another program changes the file meanwhile.
+const ATTEMPTS: usize = 10;
+const BOM: char = '\u{feff}';
+
+/// A `bridgehead.toml`, which need not exist, with edits that are not written yet.
+#[derive(Debug)]
+pub(crate) struct ServersFile {
+    path: PathBuf,
+    /// What the file holds; `None` if there is none.
+    before: Option<Vec<u8>>,
+    /// The new text, without a byte order mark.
+    text: String,
+    has_bom: bool,
+    /// Whether a value that looks like a secret is written in the file itself.
+    exposed: bool,
+    secrets: SecretsFile,
+    /// Locks the folder against other programs of ours.
+    lock: Option<File>,
+}
+
+/// The file of variables that the configuration refers to.
+#[derive(Debug)]
+struct SecretsFile {
+    path: PathBuf,
+    /// Whether the configuration names it already.
+    named: bool,
+    before: Option<Vec<u8>>,
+    variables: Variables,
+}
+
+/// What became of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Put {
+    /// Whether it took the place of another one.
+    pub(crate) replaced: bool,
+    /// The values that went to the file of variables.
+    pub(crate) placed: Vec<Placed>,
+    /// Where a value that looks like a secret stays in the configuration, as `args` or `env.NAME`.
+    pub(crate) exposed: Vec<String>,
+}
+
+/// A value that went to the file of variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// Where it was, as `env.NAME`, `headers.NAME` or `url`.
+    pub(crate) key: String,
+    /// The variable that holds it.
+    pub(crate) variable: String,
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Saved {
+    /// Whether the configuration is a new file.
+    pub(crate) is_new: bool,
+    /// Whether others could read the configuration before, and cannot now.
+    pub(crate) narrowed: bool,
+    /// The file of variables, if it was changed.
+    pub(crate) secrets: Option<PathBuf>,
+    /// Why the agreement to the file could not be renewed.
+    pub(crate) not_trusted: Option<String>,
+}
+
+/// Why a file cannot be read or edited. It stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServersFileError {
+    /// The file cannot be used as it is.
+    #[error("the configuration is wrong, so it is not edited")]
+    Wrong(ConfigError),
+    /// The edit would make it unusable.
+    #[error("nothing was written, because the new configuration would be wrong")]
+    Refused(ConfigError),
+    /// It belongs to another program.
+    #[error(
+        "`{}` is the file of an MCP client, which Bridgehead does not edit; name a `bridgehead.toml` with --config, or leave \
+         --config out", .0.display()
+    )]
+    OfAClient(PathBuf),
+    /// An entry has a form that only a person can edit.
+    #[error("`{}` writes the server `{name}` in a form that only a person can edit; edit it by hand", path.display())]
+    ByHand { path: PathBuf, name: String },
+    /// The file of variables cannot be used.
+    #[error("the file of secrets `{}` cannot be used: {reason}; correct it first", path.display())]
+    Secrets { path: PathBuf, reason: String },
+    /// The system refused.
+    #[error("`{}` cannot be {action}: {error}", path.display())]
+    File { path: PathBuf, action: &'static str, error: io::Error },
+    /// It was not replaced.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// The caller gave up.
+    #[error("{message}")]
+    Stopped { message: String, exit: Exit },
+}
+
+impl ServersFileError {
+    /// Reports it, and returns the exit code.
+    pub(crate) fn tell(&self, as_json: bool) -> Exit {
+        match self {
+            Self::Wrong(error) | Self::Refused(error) => {
+                output::talk(&format!("error: {self}"));
+                output::configuration_error(error, as_json)
+            }
+            Self::Stopped { exit, .. } => self.tell_as(*exit, as_json),
+            Self::OfAClient(_) => self.tell_as(Exit::Usage, as_json),
+            _ => self.tell_as(Exit::Failure, as_json),
+        }
+    }
+
+    fn tell_as(&self, exit: Exit, as_json: bool) -> Exit {
+        output::talk(&format!("error: {self}"));
+        match as_json {
+            true => output::json_data(&serde_json::json!({"ok": false, "error": self.to_string()}), exit),
+            false => exit,
+        }
+    }
+}
+
+/// Opens a file for editing, edits it and saves it; starts again if another program changes the file meanwhile.
+pub(crate) fn edit<T>(
+    path: &Path,
+    world: &World,
+    mut change: impl FnMut(&mut ServersFile) -> Result<T, ServersFileError>,
+) -> Result<(T, Saved), ServersFileError> {
+    let mut changed = None;
+    for _ in 0..ATTEMPTS {
+        let mut file = ServersFile::open(path, world)?;
+        let done = change(&mut file)?;
+        match file.save(world) {
+            Err(ServersFileError::Replace(error @ ReplaceError::Changed(_))) => changed = Some(error),
+            saved => return saved.map(|saved| (done, saved)),
+        }
+    }
+    Err(changed.map_or_else(
+        || ServersFileError::Stopped { message: "nothing was edited".to_owned(), exit: Exit::Failure },
+        ServersFileError::Replace,
+    ))
+}
+
+impl ServersFile {
+    /// Reads a file, which need not exist, to look at it or for a dry run.
+    pub(crate) fn read(path: &Path, world: &World) -> Result<Self, ServersFileError> {
+        let path = world.folder().join(path);
+        if path.extension().is_some_and(|extension| extension == "json" || extension == "jsonc") {
+            return Err(ServersFileError::OfAClient(path));
+        }
+        let failed = |error| ServersFileError::File { path: path.clone(), action: "read", error };
+        let before = replace::read(&path).map_err(failed)?;
+        let config =
+            check(&path, before.clone().unwrap_or_default(), world).map_err(ServersFileError::Wrong)?;
+        let text = String::from_utf8(before.clone().unwrap_or_default()).unwrap_or_default();
+        let (has_bom, text) = match text.strip_prefix(BOM) {
+            Some(rest) => (true, rest.to_owned()),
+            None => (false, text),
+        };
+        let secrets = SecretsFile::read(&path, config.secrets.env_file)?;
+        Ok(Self { path, before, text, has_bom, exposed: false, secrets, lock: None })
+    }
+
+    /// Reads a file to edit it. Holds a lock until it is dropped, so that two edits at once follow each other.
+    pub(crate) fn open(path: &Path, world: &World) -> Result<Self, ServersFileError> {
+        let path = world.folder().join(path);
+        let lock = lock(&path)?;
+        Ok(Self { lock: Some(lock), ..Self::read(&path, world)? })
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file does not exist yet.
+    pub(crate) const fn is_new(&self) -> bool {
+        self.before.is_none()
+    }
+
+    /// The names of all servers, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        edits::names(&self.text)
+    }
+
+    /// Whether there is a server of this name.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.names().iter().any(|known| known == name)
+    }
+
+    /// A server as it is written; `None` if there is none, or it has neither a command nor an address.
+    pub(crate) fn get(&self, name: &str) -> Option<ServerEntry> {
+        edits::get(&self.text, name)
+    }
+
+    /// The text that is written by [`ServersFile::save`].
+    pub(crate) fn text(&self) -> String {
+        let bom = self.has_bom.then_some(BOM);
+        bom.into_iter().chain(self.text.chars()).collect()
+    }
+
+    /// Takes this text as the new content.
+    pub(crate) fn set_text(&mut self, text: &str) {
+        text.clone_into(&mut self.text);
+    }
+
+    /// The file of variables, where values that look like secrets go.
+    pub(crate) fn secrets_path(&self) -> &Path {
+        &self.secrets.path
+    }
+
+    /// Adds a server at the end, or replaces the one of this name.
+    pub(crate) fn put(&mut self, name: &str, entry: &ServerEntry) -> Result<Put, ServersFileError> {
+        let by_hand = || ServersFileError::ByHand { path: self.path.clone(), name: name.to_owned() };
+        let replaced = self.contains(name);
+        let others = match replaced {
+            true => edits::remove(&self.text, name).map_err(|_| by_hand())?,
+            false => self.text.clone(),
+        };
+        let mut entry = entry.clone();
+        let mut put = Put { replaced, ..Put::default() };
+        for (map, pairs) in [("env", &mut entry.env), ("headers", &mut entry.headers)] {
+            for (key, value) in pairs.iter_mut().filter(|(key, value)| looks_secret(key, value.expose())) {
+                let place = format!("{map}.{key}");
+                // A variable of the file is not looked through for further ones.
+                if value.expose().contains("${") {
+                    put.exposed.push(place);
+                    continue;
+                }
+                let variable = self.secrets.take(name, key, value.expose(), &others);
+                *value = Secret::new(format!("${{{variable}}}"));
+                put.placed.push(Placed { key: place, variable });
+            }
+        }
+        match &mut entry.launch {
+            EntryLaunch::Program { args, .. } if has_secret_argument(args) => {
+                put.exposed.push("args".to_owned());
+            }
+            EntryLaunch::Remote { url, .. } if has_secret(url) => match after_host(url) {
+                Some((host, rest)) if !rest.contains("${") => {
+                    let variable = self.secrets.take(name, "url", rest, &others);
+                    *url = format!("{host}${{{variable}}}");
+                    put.placed.push(Placed { key: "url".to_owned(), variable });
+                }
+                _ => put.exposed.push("url".to_owned()),
+            },
+            EntryLaunch::Program { .. } | EntryLaunch::Remote { .. } => {}
+        }
+        self.exposed |= !put.exposed.is_empty();
+        let mut text = self.text.clone();
+        if !put.placed.is_empty() && !self.secrets.named {
+            let file = self.secrets.path.file_name().unwrap_or_default().to_string_lossy();
+            text = edits::name_env_file(&text, &file).map_err(|_| by_hand())?;
+            self.secrets.named = true;
+        }
+        self.text = edits::put(&text, name, &entry)
+            .map_err(|_| ServersFileError::ByHand { path: self.path.clone(), name: name.to_owned() })?;
+        Ok(put)
+    }
+
+    /// Removes a server, which must exist, and the variables that only it referred to.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), ServersFileError> {
+        self.text = edits::remove(&self.text, name).map_err(|_| self.by_hand(name))?;
+        Ok(())
+    }
+
+    /// Turns a server, which must exist, on or off. Returns whether that changed it.
+    pub(crate) fn turn(&mut self, name: &str, on: bool) -> Result<bool, ServersFileError> {
+        let is_on = self.get(name).is_some_and(|entry| entry.disabled.is_none());
+        if is_on != on {
+            self.text = edits::turn(&self.text, name, on).map_err(|_| self.by_hand(name))?;
+        }
+        Ok(is_on != on)
+    }
+
+    /// Writes the file of variables and the configuration. A configuration that the gateway would refuse is not written.
+    pub(crate) fn save(&mut self, world: &World) -> Result<Saved, ServersFileError> {
+        if self.lock.is_none() {
+            self.lock = Some(lock(&self.path)?);
+        }
+        let text = self.text();
+        check(&self.path, text.clone().into_bytes(), world).map_err(ServersFileError::Refused)?;
+        let old = self.before.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        let own = user_file(&world.environment).is_some_and(|own| own == self.path);
+        let mut saved = Saved { is_new: self.is_new(), narrowed: false, secrets: None, not_trusted: None };
+        let secrets_before = self.secrets.before.clone();
+        if self.secrets.write()? {
+            saved.secrets = Some(self.secrets.path.clone());
+        }
+        if self.before.as_deref() != Some(text.as_bytes()) {
+            let mut replacement = Replacement::new(self.before.as_deref(), text.as_bytes());
+            if self.exposed || (own && self.is_new()) {
+                let mode = fs::metadata(&self.path).map_or(0, |about| about.mode());
+                saved.narrowed = !self.is_new() && mode & 0o077 != 0;
+                replacement = replacement.private();
+            }
+            if let Err(error) = replacement.write(&self.path) {
+                self.secrets.restore(secrets_before);
+                return Err(error.into());
+            }
+            saved.not_trusted = renew_trust(&self.path, self.before.as_deref(), text.as_bytes(), world);
+            self.before = Some(text.into_bytes());
+        }
+        // Last, so that a failure above leaves no reference without its variable.
+        if self.secrets.forget(&old, &self.text) && self.secrets.write()? {
+            saved.secrets = Some(self.secrets.path.clone());
+        }
+        Ok(saved)
+    }
+
+    fn by_hand(&self, name: &str) -> ServersFileError {
+        ServersFileError::ByHand { path: self.path.clone(), name: name.to_owned() }
+    }
+}
+
+impl SecretsFile {
+    /// The file that the configuration names, or else a new one beside it.
+    fn read(config: &Path, named: Option<PathBuf>) -> Result<Self, ServersFileError> {
+        let Some(path) = named else {
+            return Ok(Self {
+                path: unused_name(config),
+                named: false,
+                before: None,
+                variables: Variables::default(),
+            });
+        };
+        let failed = |error| ServersFileError::File { path: path.clone(), action: "read", error };
+        let before = replace::read(&path).map_err(failed)?;
+        let wrong = |reason: String| ServersFileError::Secrets { path: path.clone(), reason };
+        let text = String::from_utf8(before.clone().unwrap_or_default())
+            .map_err(|_| wrong("it does not hold text in UTF-8".to_owned()))?;
+        let variables = Variables::read(text).map_err(|line| wrong(line.to_string()))?;
+        Ok(Self { path, named: true, before, variables })
+    }
+
+    /// Takes a value of a server, and returns the variable that holds it. `others` is the configuration without that server,
+    /// whose references must keep their meaning.
+    fn take(&mut self, server: &str, key: &str, value: &str, others: &str) -> String {
+        let name = variable_name(server, key);
+        let fits = |name: &String| {
+            self.variables.get(name).is_some_and(|known| known == value) || !refers(others, name)
+        };
+        let numbered = (2..).map(|number| format!("{name}_{number}"));
+        let name = std::iter::once(name.clone()).chain(numbered).find(fits).unwrap_or(name);
+        self.variables.set(&name, value);
+        name
+    }
+
+    /// Removes the variables that the old text referred to and the new one does not. Returns whether there are any.
+    fn forget(&mut self, old: &str, new: &str) -> bool {
+        let names: Vec<String> =
+            self.variables.names().into_iter().filter(|name| refers(old, name)).collect();
+        let unused: Vec<&String> = names.iter().filter(|name| !refers(new, name)).collect();
+        unused.iter().for_each(|name| self.variables.remove(name));
+        !unused.is_empty()
+    }
+
+    /// Writes the file, for its owner only. Returns whether it changed.
+    fn write(&mut self) -> Result<bool, ServersFileError> {
+        let text = self.variables.text().as_bytes();
+        if text == self.before.as_deref().unwrap_or_default() {
+            return Ok(false);
+        }
+        Replacement::new(self.before.as_deref(), text).private().write(&self.path)?;
+        self.before = Some(text.to_owned());
+        Ok(true)
+    }
+
+    /// Puts back what was there, after the configuration could not be written.
+    fn restore(&self, before: Option<Vec<u8>>) {
+        match before {
+            _ if self.before == before => {}
+            Some(before) => {
+                drop(Replacement::new(self.before.as_deref(), &before).private().write(&self.path));
+            }
+            None => drop(fs::remove_file(&self.path)),
+        }
+    }
+}
+
+/// What the gateway would make of this text. It reads no secrets and runs nothing.
+fn check(path: &Path, text: Vec<u8>, world: &World) -> Result<Config, ConfigError> {
+    load_text(path, text, &world.environment.clone().without_secrets(), world.folder())
+}
+
+/// Keeps the user's agreement to a file that the user edits with a verb. Returns why that is not possible.
+fn renew_trust(path: &Path, before: Option<&[u8]>, after: &[u8], world: &World) -> Option<String> {
+    // Nobody but the user wrote a file that did not exist.
+    let trusted = before.is_none_or(|before| world.trust().answer(path, before) == Some(true));
+    trusted.then(|| world.trust().keep(path, after, true).err()).flatten().map(|error| error.to_string())
+}
+
+/// Locks the folder of a file, which is made if it is missing.
+fn lock(path: &Path) -> Result<File, ServersFileError> {
+    let failed = |error| ServersFileError::File { path: path.to_owned(), action: "locked", error };
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let lock = File::open(folder).map_err(failed)?;
+    // On a file system without locks, a change by another program is still noticed when the file is replaced.
+    if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        output::talk(&format!("waiting for another bridgehead that edits `{}`", path.display()));
+        let _ = flock(&lock, FlockOperation::LockExclusive);
+    }
+    Ok(lock)
+}
+
+/// A name beside the configuration that no file has: `bridgehead.env` for `bridgehead.toml`.
+fn unused_name(config: &Path) -> PathBuf {
+    let stem = config.file_stem().unwrap_or_default().to_string_lossy();
+    let names =
+        std::iter::once(format!("{stem}.env")).chain((2..).map(|number| format!("{stem}-{number}.env")));
+    let mut paths = names.map(|name| config.with_file_name(name));
+    paths.find(|path| !path.exists()).unwrap_or_else(|| config.with_extension("env"))
+}
+
+/// The variable for a value of a server: `GITHUB_TOKEN` for `TOKEN`, and for `GITHUB_TOKEN`, of `github`.
+fn variable_name(server: &str, key: &str) -> String {
+    let upper = |text: &str| -> String {
+        let letter = |next: char| if next.is_ascii_alphanumeric() { next.to_ascii_uppercase() } else { '_' };
+        text.chars().map(letter).collect()
+    };
+    let (server, key) = (upper(server), upper(key));
+    let name = if key.starts_with(&format!("{server}_")) { key } else { format!("{server}_{key}") };
+    if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
+}
+
+/// Whether a configuration refers to a variable.
+fn refers(text: &str, name: &str) -> bool {
+    [format!("${{{name}"), format!("${{env:{name}")].iter().any(|reference| {
+        let mut ends = text.match_indices(reference.as_str()).map(|(at, _)| &text[at + reference.len()..]);
+        ends.any(|rest| rest.starts_with(['}', ':']))
+    })
+}
+
+/// The address of a server's host with its slash, and the rest.
+fn after_host(url: &str) -> Option<(&str, &str)> {
+    let host = url.find("://")? + "://".len();
+    let slash = host + url[host..].find('/')?;
+    (!has_secret(&url[..slash])).then(|| url.split_at(slash + 1))
+}
+
+#[cfg(test)]
+mod tests;
