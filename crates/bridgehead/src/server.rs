@@ -48,6 +48,9 @@ pub struct ServerOptions {
     sign_in: Option<SignIn>,
     #[cfg(feature = "access")]
     access: Option<Access>,
+    /// What the configuration says about access: rules, limits, who is admitted.
+    #[cfg(feature = "config-files")]
+    restricts: [bool; 3],
 }
 
 impl Default for ServerOptions {
@@ -62,17 +65,22 @@ impl Default for ServerOptions {
             sign_in: None,
             #[cfg(feature = "access")]
             access: None,
+            #[cfg(feature = "config-files")]
+            restricts: [false; 3],
         }
     }
 }
 
 impl ServerOptions {
     /// Takes the gateway's settings and the servers of a configuration. Its `[http]` part takes effect through
-    /// [`Transport::Http`].
+    /// [`Transport::Http`]. If it says who may call what, the start fails unless `ServerOptions::access` applies that, or an
+    /// authorizer, a limiter and a sign-in of the program replace it.
     #[cfg(feature = "config-files")]
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
         self.gateway.servers.clone_from(&config.servers);
+        self.restricts =
+            [!config.policy.is_empty(), !config.limits.is_empty(), config.auth.asks_for_credentials()];
         self
     }
 
@@ -251,14 +259,31 @@ impl ServerOptions {
             .find_map(Result::err)
     }
 
+    /// The first part of the configuration that restricts callers and that nothing would apply.
+    #[cfg(feature = "config-files")]
+    fn without_effect(&self) -> Option<&'static str> {
+        let admits =
+            self.sign_in.is_some() || !self.transports.iter().any(|one| one.http_settings().is_some());
+        let applied = [self.gateway.authorizer.is_some(), self.gateway.limiter.is_some(), admits];
+        let parts = ["[[policy]]", "[[limits.rules]]", "[auth]"];
+        let mut parts = parts.into_iter().zip(self.restricts.into_iter().zip(applied));
+        parts.find(|(_, (said, applied))| *said && !applied).map(|(part, _)| part)
+    }
+
+    #[cfg(not(feature = "config-files"))]
+    fn without_effect(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Builds the server. Connects, installs and reads nothing.
     pub fn build(mut self) -> Result<Server, RegisterError> {
         if self.transports.is_empty() {
             self.transports.push(Transport::Stdio);
         }
-        let exposed = self.exposed();
+        let (exposed, without_effect) = (self.exposed(), self.without_effect());
         Ok(Server {
             exposed,
+            without_effect,
             settings: self.gateway.settings.clone(),
             version: self.gateway.version.clone(),
             gateway: Gateway::new(self.gateway)?,
@@ -308,6 +333,12 @@ pub enum StartError {
     /// A confined server could call the gateway over HTTP.
     #[error(transparent)]
     Exposed(Exposed),
+    /// The configuration says who may call what, and nothing would apply it.
+    #[error(
+        "the configuration has `{0}`, which would have no effect; apply it with `ServerOptions::access` (feature `access`), or \
+         pass an authorizer, a limiter and a sign-in"
+    )]
+    WithoutEffect(&'static str),
     /// A transport could not be connected.
     #[error("cannot connect the transport: {0}")]
     Connect(io::Error),
@@ -343,6 +374,8 @@ fn cure(error: &io::Error) -> &'static str {
 pub struct Server {
     /// Why it must not start.
     exposed: Option<Exposed>,
+    /// The part of the configuration that nothing would apply, for which it must not start either.
+    without_effect: Option<&'static str>,
     gateway: Gateway,
     settings: GatewaySettings,
     version: String,
@@ -421,6 +454,9 @@ impl Server {
     async fn start_here(&self) -> Result<Running, StartError> {
         if let Some(exposed) = &self.exposed {
             return Err(StartError::Exposed(exposed.clone()));
+        }
+        if let Some(part) = self.without_effect {
+            return Err(StartError::WithoutEffect(part));
         }
         let transports = self.transports.lock().take().ok_or(StartError::AlreadyStarted)?;
         let signals =

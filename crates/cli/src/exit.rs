@@ -105,7 +105,10 @@ impl From<&StartError> for Exit {
     fn from(error: &StartError) -> Self {
         match error {
             StartError::Timeout(_) => Self::StartupTimeout,
-            StartError::Token(_) | StartError::Exposed(_) | StartError::Listener(_) => Self::Configuration,
+            StartError::Token(_)
+            | StartError::Exposed(_)
+            | StartError::Listener(_)
+            | StartError::WithoutEffect(_) => Self::Configuration,
             _ => Self::Failure,
         }
     }

@@ -4,6 +4,7 @@
 //! The effect of a finding depends on the file ([`Findings`]): it refuses our own TOML, and disables one server of a
 //! client's JSON.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Severity, SourceText};
@@ -21,11 +22,20 @@ pub(crate) struct Findings {
     broken: Option<String>,
     /// The server that is being read.
     server: Option<String>,
+    /// Where the lines of the file end. A file may have thousands of rules, and each of them keeps its line.
+    line_ends: OnceCell<Vec<usize>>,
 }
 
 impl Findings {
     pub(crate) fn new(source: Arc<SourceText>, strict: bool) -> Self {
-        Self { source, strict, diagnostics: Vec::new(), broken: None, server: None }
+        Self {
+            source,
+            strict,
+            diagnostics: Vec::new(),
+            broken: None,
+            server: None,
+            line_ends: OnceCell::new(),
+        }
     }
 
     pub(crate) fn enter_server(&mut self, name: &str) {
@@ -45,8 +55,16 @@ impl Findings {
 
     /// The line of a place, from 1.
     pub(crate) fn line(&self, span: &Span) -> usize {
-        let before = self.source.text.as_bytes().iter().take(span.start);
-        before.filter(|byte| **byte == b'\n').count() + 1
+        let ends = self.line_ends.get_or_init(|| {
+            self.source
+                .text
+                .bytes()
+                .enumerate()
+                .filter(|(_, byte)| *byte == b'\n')
+                .map(|(at, _)| at)
+                .collect()
+        });
+        ends.partition_point(|end| *end < span.start) + 1
     }
 
     /// Reports a mistake: it refuses a native file, and disables the current server of a client's file.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bridgehead_call::{AuditSink, Clock};
 #[cfg(feature = "config-files")]
-use bridgehead_config::{Config, ConfigError, Environment, load};
+use bridgehead_config::{Config, ConfigError, Environment, LimitRule, PolicyRule, load};
 use bridgehead_config::{GatewaySettings, Prefix, ServerConfig, ServerName};
 use bridgehead_gateway::{
     Authorizer, Gateway, Limiter, LineSink, NativeTool, Options, Principal, RegisterError, Registry,
@@ -18,6 +18,10 @@ use futures_util::future::BoxFuture;
 use tracing::Dispatch;
 
 use super::Tools;
+#[cfg(feature = "access")]
+use crate::access::{Access, AccessError};
+#[cfg(all(feature = "access", feature = "config-files"))]
+use crate::access::{AccessSettings, Costs};
 
 /// What [`Tools`] are built from. Everything has a default.
 ///
@@ -29,6 +33,9 @@ pub struct ToolsOptions {
     gateway: Options,
     principal: Principal,
     warm_up: Option<Duration>,
+    /// The rules of a configuration, which the start applies unless the program decides itself.
+    #[cfg(feature = "config-files")]
+    rules: (Vec<PolicyRule>, Vec<LimitRule>),
 }
 
 impl Default for ToolsOptions {
@@ -36,12 +43,18 @@ impl Default for ToolsOptions {
         let settings = GatewaySettings { prefix: Prefix::Always, ..GatewaySettings::default() };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let gateway = Options { settings, version, ..Options::default() };
-        Self { gateway, principal: Principal::local(), warm_up: None }
+        Self {
+            gateway,
+            principal: Principal::local(),
+            warm_up: None,
+            #[cfg(feature = "config-files")]
+            rules: Default::default(),
+        }
     }
 }
 
 /// Why tools did not start. A server that does not start is no reason: [`Tools::health`] tells about it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartToolsError {
     /// A Rust tool cannot be registered.
@@ -50,6 +63,18 @@ pub enum StartToolsError {
     /// Two servers have the same name.
     #[error("there are two servers named `{0}`; give each server its own name")]
     DuplicateServer(ServerName),
+    /// A rule or a limit of the configuration cannot be used.
+    #[cfg(feature = "access")]
+    #[error(
+        "{0}; a program that keeps the record itself passes its own rules and limits with `ToolsOptions::access`"
+    )]
+    Access(#[from] AccessError),
+    /// The configuration has rules or limits, and nothing here would apply them.
+    #[error(
+        "the configuration has `{0}`, which would have no effect; build this program with the feature `access`, or pass an \
+         authorizer and a limiter"
+    )]
+    RulesWithoutEffect(&'static str),
 }
 
 impl ToolsOptions {
@@ -59,12 +84,14 @@ impl ToolsOptions {
         self
     }
 
-    /// Takes the settings of a configuration and adds its servers. Its parts `[http]` and `[audit]` have no effect here: a
-    /// record is passed with [`ToolsOptions::audit`].
+    /// Takes the settings, the rules and the limits of a configuration, and adds its servers. Rules and limits hold for the
+    /// [principal](ToolsOptions::principal), unless an authorizer or a limiter replaces them; they need the feature `access`. The
+    /// parts `[http]`, `[auth]` and `[audit]` have no effect here: a record is passed with [`ToolsOptions::audit`].
     #[cfg(feature = "config-files")]
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
         self.gateway.servers.extend_from_slice(&config.servers);
+        self.rules = (config.policy.clone(), config.limits.clone());
         for warning in &config.warnings {
             tracing::warn!(%warning, "configuration");
         }
@@ -137,6 +164,13 @@ impl ToolsOptions {
         self
     }
 
+    /// Decides what the principal may use and how much. It replaces the authorizer and the limiter, and with them the rules of a
+    /// configuration. Needed for rules with `budget_per_day`, which are counted from a record.
+    #[cfg(feature = "access")]
+    pub fn access(self, access: &Access) -> Self {
+        self.authorizer(access.authorizer()).limiter(access.limiter())
+    }
+
     /// Chooses the credentials for remote servers; by default their configured headers.
     pub fn credentials(mut self, source: CredentialSource) -> Self {
         self.gateway.credentials = Some(source);
@@ -186,7 +220,8 @@ impl ToolsOptions {
     /// the [warm-up](ToolsOptions::warm_up) is over. The servers end with the tools, or with the runtime.
     ///
     /// # Errors
-    /// If a Rust tool cannot be registered, or if two servers have the same name.
+    /// If a Rust tool cannot be registered, if two servers have the same name, or if a rule or a limit of the configuration cannot
+    /// be applied.
     pub fn start(self) -> BoxFuture<'static, Result<Tools, StartToolsError>> {
         Box::pin(self.start_here())
     }
@@ -196,6 +231,8 @@ impl ToolsOptions {
         if let Some(twice) = self.gateway.servers.iter().find(|server| !names.insert(&server.name)) {
             return Err(StartToolsError::DuplicateServer(twice.name.clone()));
         }
+        #[cfg(feature = "config-files")]
+        self.apply_rules()?;
         // The built-in tools are for clients; a program has `health`.
         self.gateway.settings.builtin = false;
         let limit = self.warm_up.unwrap_or(self.gateway.settings.list_wait);
@@ -205,5 +242,40 @@ impl ToolsOptions {
         // Whoever is late goes on in the background.
         let _ = tokio::time::timeout(limit, tools.gateway().settled()).await;
         Ok(tools)
+    }
+
+    /// Makes the authorizer and the limiter from the rules of the configuration, where the program passed none.
+    #[cfg(all(feature = "access", feature = "config-files"))]
+    fn apply_rules(&mut self) -> Result<(), StartToolsError> {
+        let (policy, limits) = std::mem::take(&mut self.rules);
+        let policy = if self.gateway.authorizer.is_none() { policy } else { Vec::new() };
+        let limits = if self.gateway.limiter.is_none() { limits } else { Vec::new() };
+        let (decides, counts) = (!policy.is_empty(), !limits.is_empty());
+        if !decides && !counts {
+            return Ok(());
+        }
+        let costs = Costs::of(&self.gateway.servers);
+        let settings = AccessSettings { policy, limits, costs, ..AccessSettings::default() };
+        let access = Access::new(settings, Arc::clone(&self.gateway.clock), None)?;
+        if decides {
+            self.gateway.authorizer = Some(access.authorizer());
+        }
+        if counts {
+            self.gateway.limiter = Some(access.limiter());
+        }
+        Ok(())
+    }
+
+    /// Refuses rules that nothing would apply: a program must not believe in rules that are not there.
+    #[cfg(all(not(feature = "access"), feature = "config-files"))]
+    fn apply_rules(&mut self) -> Result<(), StartToolsError> {
+        let (policy, limits) = &self.rules;
+        if !policy.is_empty() && self.gateway.authorizer.is_none() {
+            return Err(StartToolsError::RulesWithoutEffect("[[policy]]"));
+        }
+        if !limits.is_empty() && self.gateway.limiter.is_none() {
+            return Err(StartToolsError::RulesWithoutEffect("[[limits.rules]]"));
+        }
+        Ok(())
     }
 }

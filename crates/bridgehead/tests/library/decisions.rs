@@ -1,15 +1,17 @@
 //! What an embedding program decides itself: who may use what, how much, and with which credentials.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{
     GatewaySettings, Launch, ListenAddress, Listener, ListenerAuth, Remote, Secret, ServerConfig, TokenSource,
 };
 use bridgehead::credentials::{ConfiguredHeaders, CredentialSource};
 use bridgehead::{
-    Action, Allowance, Authenticating, Authenticator, Authorizer, Code, Decision, GatewayError, HttpSettings,
-    Limited, Limiter, NativeTool, Peer as Connected, Principal, Refusal, Server, StartError, Thing,
-    Transport,
+    Action, Allowance, Authenticating, Authenticator, Authorizer, Code, Config, Decision, GatewayError,
+    HttpSettings, Limited, Limiter, NativeTool, Peer as Connected, Principal, Refusal, Server, StartError,
+    Thing, Transport,
 };
 use bridgehead_testkit::Recorder;
 use bridgehead_testkit::client::{HttpClient, modern_headers, modern_params};
@@ -187,4 +189,41 @@ async fn listeners_are_opened_and_named() {
         matches!(refused, StartError::Token(_)) && refused.to_string().contains("missing/token"),
         "{refused}"
     );
+}
+
+/// LIB-1, ACC-3: a server does not start with a configuration whose rules, limits or credentials nothing would apply, and says
+/// which; with `access`, or with the program's own parts, it does.
+#[tokio::test]
+async fn rules_that_nothing_applies_prevent_the_start() {
+    let loaded = |text: &str| {
+        let environment = bridgehead::config::Environment::read(BTreeMap::new()).unwrap();
+        let file = std::path::Path::new("bridgehead.toml");
+        bridgehead::config::load_text(file, text.as_bytes().to_vec(), &environment, std::path::Path::new("/"))
+            .unwrap()
+    };
+    let options = |config: &Config| {
+        let http = HttpSettings { listen: "127.0.0.1:0".parse().unwrap(), ..config.http.clone() };
+        Server::builder().configured(config).transport(Transport::http(http)).process_handlers(false)
+    };
+    for (part, text) in [
+        ("[[policy]]", "[[policy]]\nwho = [\"*\"]\ntools = [\"*/*\"]\n"),
+        ("[[limits.rules]]", "[[limits.rules]]\nwho = [\"*\"]\nrate = \"2/h\"\n"),
+        ("[auth]", "[auth]\npublic_url = \"https://mcp.example.com/mcp\"\n"),
+    ] {
+        let config = loaded(text);
+        let refused = options(&config).build().unwrap().start().await.unwrap_err();
+        assert!(matches!(refused, StartError::WithoutEffect(named) if named == part), "{part}: {refused}");
+        assert!(refused.to_string().contains("ServerOptions::access"), "{refused}");
+        let clock = Arc::new(bridgehead::SystemClock::default());
+        let access = Access::new(AccessSettings::configured(&config), clock, None).unwrap();
+        let running = options(&config).access(access).build().unwrap().start().await.unwrap();
+        running.stop().await;
+    }
+    let plain = options(&loaded("")).build().unwrap().start().await.unwrap();
+    plain.stop().await;
+    let (_client, memory) = tokio::io::duplex(1024);
+    let signed_out = loaded("[auth]\npublic_url = \"https://mcp.example.com/mcp\"\n");
+    let unreachable = Server::builder().configured(&signed_out).transport(Transport::Memory(memory));
+    let running = unreachable.process_handlers(false).build().unwrap().start().await.unwrap();
+    running.stop().await;
 }

@@ -399,7 +399,10 @@ async fn files_configure_tools() {
 async fn what_cannot_be_started() {
     let twice = || ServerConfig::program("one", "/no/such/program", [""; 0]).unwrap();
     let refused = Tools::builder().server(twice()).server(twice()).start().await.unwrap_err();
-    assert_eq!(refused, StartToolsError::DuplicateServer("one".parse().unwrap()));
+    assert!(
+        matches!(&refused, StartToolsError::DuplicateServer(name) if name.as_str() == "one"),
+        "{refused}"
+    );
     assert!(refused.to_string().contains("two servers named `one`"));
     let tool = |schema| NativeTool::new("t", "", schema, |_, _| async { Ok(json!(0)) });
     for schema in

@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bridgehead::config::{GatewaySettings, Isolation, Launch, Limits, Mode, ServerConfig, ToolFilter};
+use bridgehead::access::{Access, AccessSettings, BudgetRecord};
+use bridgehead::config::{
+    Environment, GatewaySettings, Isolation, Launch, Limits, Mode, ServerConfig, ToolFilter, load_text,
+};
+use bridgehead::tools::StartToolsError;
 use bridgehead::{
-    Action, Allowance, Authorizer, Code, Decision, GatewayError, Limited, Limiter, Outcome, Principal,
-    Registry, Thing,
+    Action, Allowance, Authorizer, Code, Config, Decision, GatewayError, Limited, Limiter, Outcome,
+    Principal, Registry, Thing,
 };
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Recorder, Tool};
 use parking_lot::Mutex;
@@ -291,4 +295,78 @@ async fn the_principal_is_authorized_and_limited() {
     let last = world.recorder.exits().pop().unwrap();
     assert!(matches!(last.outcome(), Outcome::Error { code, .. } if code == "HANDLER_ERROR"), "{last:?}");
     world.end().await;
+}
+
+/// A configuration with the server `one`, which plays a mock, and these rules.
+fn ruled(rules: &str, mock: &Mock, leaks: &LeakCheck) -> Config {
+    let text = format!("[servers.one]\ncommand = \"replaced\"\n{rules}");
+    let environment = Environment::read(std::collections::BTreeMap::new()).unwrap();
+    let file = std::path::Path::new("bridgehead.toml");
+    let mut config = load_text(file, text.into_bytes(), &environment, std::path::Path::new("/")).unwrap();
+    config.servers[0].launch = server("one", mock, leaks).launch;
+    config
+}
+
+/// LIB-1, ACC-3, ACC-5: rules and limits of a configuration hold for the principal of this program; what it may not use does not
+/// exist for it, and what a program passes itself replaces them.
+#[tokio::test]
+async fn rules_and_limits_of_a_configuration_hold() {
+    let mock = Mock::legacy().tool("read", Behaviour::Echo).tool("write", Behaviour::Echo);
+    let rules = "[[policy]]\nwho = [\"local\"]\ntools = [\"one/read\"]\n\
+                 [[limits.rules]]\nwho = [\"*\"]\ntools = [\"one/*\"]\nrate = \"2/h\"\nburst = 2\n";
+    let (leaks, recorder) = (LeakCheck::start().required(), Recorder::new());
+    let config = ruled(rules, &mock, &leaks);
+    let names = |tools: &bridgehead::tools::Tools| -> Vec<String> {
+        tools.list().into_iter().map(|tool| tool.name.to_string()).collect()
+    };
+    let tools = options(&recorder).configured(&config).start().await.unwrap();
+    assert_eq!(names(&tools), ["read"]);
+    let denied = tools.call("write", json!({})).await.unwrap_err();
+    assert_eq!(denied.code(), Code::ProviderToolUnknown, "{denied}");
+    for _ in 0..2 {
+        tools.call("read", json!({})).await.unwrap();
+    }
+    let limited = tools.call("read", json!({})).await.unwrap_err();
+    assert_eq!(limited.code(), Code::RateLimited, "{limited}");
+    tools.close().await;
+
+    let other = options(&recorder).configured(&config).principal(Principal::named("stranger"));
+    let other = other.start().await.unwrap();
+    assert_eq!(names(&other), [""; 0], "a rule allows something, and nothing to this principal");
+    other.close().await;
+
+    let own = options(&recorder).configured(&config).authorizer(Arc::new(Reading(Mutex::default())));
+    let own = own.limiter(Arc::new(Few(AtomicUsize::new(0)))).start().await.unwrap();
+    assert_eq!(names(&own), ["read"], "the program's own authorizer, which denies `write`, decides alone");
+    own.close().await;
+    leaks.assert_clean().await;
+    recorder.assert_paired();
+}
+
+/// LIB-1, ACC-5: a budget is counted from a record, so without one the start fails and says what to pass; with one it holds.
+#[tokio::test]
+async fn a_budget_needs_a_record() {
+    let mock = Mock::legacy().tool("read", Behaviour::Echo);
+    let (leaks, recorder) = (LeakCheck::start().required(), Recorder::new());
+    let config = ruled("[[limits.rules]]\nwho = [\"*\"]\nbudget_per_day = 1\n", &mock, &leaks);
+    let refused = options(&recorder).configured(&config).start().await.unwrap_err();
+    assert!(matches!(refused, StartToolsError::Access(_)), "{refused}");
+    let words = refused.to_string();
+    assert!(words.contains("line 3") && words.contains("ToolsOptions::access"), "{words}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let record = BudgetRecord {
+        archive: bridgehead::audit::Archive::in_folder(folder.path()),
+        configuration: "bridgehead.toml".to_owned(),
+    };
+    let clock = Arc::new(bridgehead::SystemClock::default());
+    let access = Access::new(AccessSettings::configured(&config), clock, Some(record)).unwrap();
+    let tools = options(&recorder).configured(&config).access(&access).start().await.unwrap();
+    tools.call("read", json!({})).await.unwrap();
+    let spent = tools.call("read", json!({})).await.unwrap_err();
+    assert_eq!(spent.code(), Code::BudgetExhausted, "{spent}");
+    tools.close().await;
+    // The rules hold the file in which gateways share what was spent.
+    drop((tools, access));
+    leaks.assert_clean().await;
 }
