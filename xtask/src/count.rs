@@ -5,7 +5,7 @@
 
 mod embedding;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ const COMPILER: &str = "Compiler: ";
 const RULED: &str = ", rules";
 
 /// Counts, prints and compares. `--write` writes the table; `--only TEXT` counts some of the calls; `--embedding` counts the
-/// calls of a program that embeds a client.
+/// calls of a program that embeds a client; `--principals` measures what classes and principals cost.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let (write, only) = match options {
         [] => (false, None),
@@ -35,15 +35,14 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
             install_valgrind(root)?;
             return embedding::run(root, !rest.is_empty());
         }
-        unknown => bail!("`count` takes --write, --only TEXT or --embedding, not `{}`", unknown.join(" ")),
+        ["--principals"] => return principals(root),
+        unknown => bail!(
+            "`count` takes --write, --only TEXT, --principals or --embedding, not `{}`",
+            unknown.join(" ")
+        ),
     };
     install_valgrind(root)?;
-    let packages = ["--package=bridgehead-cli", "--package=bridgehead-bench"];
-    // Incremental builds divide the code into other units, which changes the counts.
-    let whole = [("CARGO_INCREMENTAL", OsStr::new("0"))];
-    let built = Built::by(root, &["build", "--profile=count", "--bins", packages[0], packages[1]], &whole)?;
-    let mut arguments = vec!["--gateway".into(), built.program("bridgehead")?.as_os_str().to_owned()];
-    arguments.extend(["--upstream".into(), built.program("echo-upstream")?.as_os_str().to_owned()]);
+    let (built, mut arguments) = programs(root)?;
     arguments.extend(only.into_iter().flat_map(|text| ["--only".into(), text.into()]));
     let counted = steps::output(root, built.program("count")?, &arguments)?;
     let counted: Map<String, Value> = serde_json::from_slice(&counted).context("the counts are not JSON")?;
@@ -57,6 +56,35 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let before = Table::read(&fs::read_to_string(&page).with_context(|| format!("cannot read {PAGE}"))?);
     print!("{}", now.against(&before));
     now.judge(&before)
+}
+
+/// Builds the programs, and names those that `count` starts.
+fn programs(root: &Path) -> Result<(Built, Vec<OsString>)> {
+    let packages = ["--package=bridgehead-cli", "--package=bridgehead-bench"];
+    // Incremental builds divide the code into other units, which changes the counts.
+    let whole = [("CARGO_INCREMENTAL", OsStr::new("0"))];
+    let built = Built::by(root, &["build", "--profile=count", "--bins", packages[0], packages[1]], &whole)?;
+    let mut arguments = vec!["--gateway".into(), built.program("bridgehead")?.as_os_str().to_owned()];
+    arguments.extend(["--upstream".into(), built.program("echo-upstream")?.as_os_str().to_owned()]);
+    Ok((built, arguments))
+}
+
+/// Times the first list of each class of principals, and tells the memory of each principal, with many rules and tools.
+fn principals(root: &Path) -> Result<()> {
+    let (built, mut arguments) = programs(root)?;
+    arguments.push("--principals".into());
+    let told = steps::output(root, built.program("count")?, &arguments)?;
+    let told: Value = serde_json::from_slice(&told).context("the figures are not JSON")?;
+    let middle = |name: &str| {
+        let mut times: Vec<u64> =
+            told[name].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(0.0, |micros| *micros as f64 / 1000.0)
+    };
+    println!("first list of a class   {:>8.1} ms (median; the bar is 50 ms)", middle("first"));
+    println!("prepared list           {:>8.1} ms (median)", middle("later"));
+    println!("memory of a principal   {:>8} bytes (the bar is 1024)", told["bytesEach"]);
+    Ok(())
 }
 
 /// The version of the compiler, as it prints it.

@@ -56,7 +56,8 @@ Chores:
   count                  counts the instructions of one relayed call with valgrind and compares them with
                          docs/counts.md; also --write, --only TEXT; --embedding counts instructions and allocations of a
                          call through the library and through rmcp's client, and --embedding --write the table of
-                         docs/performance.md
+                         docs/performance.md; --principals times the first list of a class of principals, and weighs
+                         each principal
   dist                   builds the programs as they are shipped, with profile-guided optimisation: a first build
                          records what runs under load, the second uses it; prints where they are
   conformance            runs the official suite against our fixture, directly and through the gateway, and with the

@@ -59,13 +59,13 @@ struct Kind {
 }
 
 /// How many rules a gateway with rules has.
-const RULES: usize = 1_000;
+pub(crate) const RULES: usize = 1_000;
 /// How many tools its server has besides `echo`.
-const TOOLS: usize = 20_000;
+pub(crate) const TOOLS: usize = 20_000;
 /// How many principals are configured. A call does not depend on their number, and under callgrind each takes time to read.
 const PRINCIPALS: usize = 1_000;
 /// In how many groups they are, and so how many classes there are.
-const CLASSES: usize = 8;
+pub(crate) const CLASSES: usize = 8;
 
 impl Kind {
     fn all() -> impl Iterator<Item = Self> {
@@ -180,7 +180,14 @@ fn rules() -> String {
             write!(text, "[[auth.keys.k{number}]]\nsha256 = \"{number:064x}\"\ngroups = [\"g{group}\"]\n");
     }
     text.push_str("[[policy]]\nwho = [\"local\"]\ntools = [\"*/*\"]\n");
-    for number in 1..RULES {
+    text.push_str(&class_rules(1..RULES));
+    text
+}
+
+/// Rules with these numbers, each for one of the classes.
+pub(crate) fn class_rules(numbers: std::ops::Range<usize>) -> String {
+    let mut text = String::new();
+    for number in numbers {
         let group = number % CLASSES;
         let _ = write!(
             text,

@@ -14,6 +14,7 @@ pub mod isolation;
 pub mod load;
 pub mod machine;
 pub mod plan;
+pub mod principals;
 pub mod record;
 pub mod report;
 pub mod request;

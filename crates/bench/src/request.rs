@@ -117,6 +117,18 @@ impl Template {
         Self { bytes, body_at, places }
     }
 
+    /// The same request, made with a key.
+    #[must_use]
+    pub fn bearing(mut self, key: &str) -> Self {
+        let header = format!("Authorization: Bearer {key}\r\n");
+        // Before the empty line that ends the head.
+        let at = self.body_at - 2;
+        self.bytes.splice(at..at, header.bytes());
+        self.body_at += header.len();
+        self.places.iter_mut().for_each(|place| *place += header.len());
+        self
+    }
+
     /// The request that ends `session`.
     pub fn goodbye(address: SocketAddr, session: &str) -> Self {
         let head = format!(

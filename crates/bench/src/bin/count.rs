@@ -11,17 +11,18 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bridgehead_bench::arguments::Arguments;
 use bridgehead_bench::count::{Count, to_json};
-use bridgehead_bench::ending;
+use bridgehead_bench::{ending, principals};
 
 const HELP: &str = "\
 Counts the instructions that one relayed call takes in the gateway. Needs valgrind.
 
-Usage: count --gateway FILE --upstream FILE [--only TEXT]
+Usage: count --gateway FILE --upstream FILE [--only TEXT | --principals]
 
 Options:
   --gateway FILE    the program `bridgehead`
   --upstream FILE   the program `echo-upstream`
   --only TEXT       only calls whose name contains it, such as `modern, stdio` or `audit`
+  --principals      times the first list of a class of principals, and the memory of each principal, instead
 ";
 
 fn main() -> ExitCode {
@@ -37,13 +38,14 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let (mut gateway, mut upstream, mut only) = (None, None, None);
+    let (mut gateway, mut upstream, mut only, mut many) = (None, None, None, false);
     let mut arguments = Arguments::new(HELP);
     while let Some(option) = arguments.option() {
         match option.as_str() {
             "--gateway" => gateway = Some(arguments.path()?),
             "--upstream" => upstream = Some(arguments.path()?),
             "--only" => only = Some(arguments.text()?),
+            "--principals" => many = true,
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(());
@@ -57,6 +59,10 @@ fn run() -> Result<()> {
         only,
     };
     ending::on_signals()?;
+    if many {
+        println!("{}", principals::run(&count.gateway, &count.upstream)?.to_json());
+        return Ok(());
+    }
     let figures = count.run(&mut |line| eprintln!("{line}"))?;
     println!("{}", to_json(&figures));
     Ok(())
