@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::bench;
 use crate::built::Built;
 use crate::compiler::{Aim, COUNTS, PROFILE, tools};
-use crate::steps;
+use crate::steps::{self, Variables};
 
 /// Builds the programs and prints their paths.
 pub(crate) fn run(root: &Path) -> Result<()> {
@@ -26,9 +26,16 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 
 /// Builds the programs, unless they are up to date.
 pub(crate) fn build(root: &Path) -> Result<Built> {
-    let folder = steps::target_folder()?.join("dist");
+    build_for(root, &steps::host(root)?, &[])
+}
+
+/// The same for a target whose programs run on this machine, with variables for its C compiler. Each target has its own
+/// profile.
+pub(crate) fn build_for(root: &Path, target: &str, variables: Variables<'_>) -> Result<Built> {
+    let folder = steps::target_folder()?.join("dist").join(target);
     let profile = folder.join(PROFILE);
-    let counting = compile(root, &folder, Aim::Count, "counting")?;
+    let compile = |aim, name| compile(root, &folder, (aim, name), target, variables);
+    let counting = compile(Aim::Count, "counting")?;
     let gateway = counting.program("bridgehead")?;
     if written(&profile) <= written(gateway) {
         eprintln!("running the benchmark's loads to collect a profile");
@@ -50,26 +57,31 @@ pub(crate) fn build(root: &Path) -> Result<Built> {
         let merge = ["merge".as_ref(), "-o".as_ref(), profile.as_os_str(), counts.as_os_str()];
         steps::output(root, tools(root)?.join("llvm-profdata"), &merge)?;
     }
-    compile(root, &folder, Aim::Guide, "guided")
+    compile(Aim::Guide, "guided")
 }
 
 /// Builds for one aim, in its own folder, because cargo does not see the wrapper's extra arguments.
-fn compile(root: &Path, folder: &Path, aim: Aim, name: &str) -> Result<Built> {
+fn compile(
+    root: &Path,
+    folder: &Path,
+    (aim, name): (Aim, &str),
+    target: &str,
+    variables: Variables<'_>,
+) -> Result<Built> {
     let compiler = aim.install(folder)?;
     let to = folder.join(name);
     let to = to.to_str().context("the target folder's path is not text")?;
-    let target = steps::host(root)?;
     let arguments = [
         "build",
         "--profile=dist",
         "--bins",
         "--package=bridgehead-cli",
         "--target",
-        &target,
+        target,
         "--target-dir",
         to,
     ];
-    Built::by(root, &arguments, &[("RUSTC_WRAPPER", OsStr::new(&compiler))])
+    Built::by(root, &arguments, &[variables, &[("RUSTC_WRAPPER", OsStr::new(&compiler))]].concat())
 }
 
 /// When a file was written; the epoch if it is missing.

@@ -22,7 +22,7 @@ use install::Installed;
 
 pub(crate) use install::{packages as install_packages, succeed};
 use outcome::Outcomes;
-pub(crate) use program::{MARK, command, leftovers, mark};
+pub(crate) use program::{MARK, command, leftovers, mark, wait};
 
 const USAGE: &str =
     "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access] [--json FILE]";

@@ -1,4 +1,5 @@
-//! Checks by other people's tools: spelling (typos), licences and duplicates (cargo-deny), unused dependencies (cargo-shear).
+//! Checks by other people's tools: spelling (typos), licences and duplicates (cargo-deny), unused dependencies (cargo-shear), the
+//! workflow of a hosted CI (check-jsonschema, zizmor).
 //!
 //! Each tool is installed if it is missing. Their settings are in `typos.toml`, `deny.toml` and `Cargo.toml`.
 
@@ -6,10 +7,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::foreign::succeed;
 use crate::steps;
 
 /// Comes as a program from Python's index, which is much faster than building it.
 const TYPOS: &str = "typos==1.51.1";
+
+/// They know the schema of a workflow, and what is unsafe in one.
+const WORKFLOW_TOOLS: [&str; 2] = ["check-jsonschema==0.39.0", "zizmor==1.32.0"];
+const WORKFLOW: &str = ".github/workflows/release.yml";
 
 /// Verbs of cargo, and the packages that have them. Later versions of cargo-shear need a newer compiler than we do.
 const SHEAR: (&str, &str) = ("shear", "cargo-shear@1.12.0");
@@ -69,6 +75,16 @@ pub(crate) fn dependencies(root: &Path) -> Result<()> {
         ],
         &[],
     )
+}
+
+/// Fails if the workflow of a release is malformed or unsafe.
+pub(crate) fn workflow(root: &Path) -> Result<()> {
+    let tools = steps::install_from_pypi(root, &WORKFLOW_TOOLS)?;
+    let run = |tool: &str, arguments: &[&str]| {
+        succeed(steps::program_at(root, tools.join(tool)).args(arguments).arg(WORKFLOW), tool)
+    };
+    run("check-jsonschema", &["--builtin-schema", "vendor.github-workflows"])?;
+    run("zizmor", &["--offline", "--no-progress", "--quiet"])
 }
 
 /// Where typos is, after installing it into an environment of its own in the target folder if it is missing.

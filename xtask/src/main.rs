@@ -21,7 +21,9 @@ mod foreign;
 mod fuzz;
 mod generate;
 mod housekeeping;
+mod macos;
 mod mutants;
+mod package;
 mod packages;
 mod recording;
 mod report;
@@ -49,8 +51,8 @@ Chores:
   check                  formatting, requirements, words, links, spelling, dependencies, features, lints and documentation;
                          warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test with coverage, the short forms of conformance, foreign, mutants and soak, and
-                         bench --brief; installs missing tools
+  ci                     check, test with coverage, the short forms of conformance, foreign, package, mutants and soak,
+                         and bench --brief; installs missing tools
   bench                  measures the gateway against direct calls to the server behind it; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
   count                  counts the instructions of one relayed call with valgrind and compares them with
@@ -80,6 +82,11 @@ Chores:
   examples               runs every example of the library exactly as its documentation says
   packages               packs the published crates, unpacks them, and runs the agent of the examples on them with three
                          published servers, as a program outside this workspace
+  package                packs a static build as a tarball, npm packages and a wheel, then installs and runs each; also
+                         --quick (a build without optimisation), --version V (fails if the workspace has another
+                         version), --out FOLDER
+  macos                  checks that the programs compile for macOS, where they are not tested; says so if the tools
+                         for that are missing
   docs                   checks the links of all pages and builds them as a book; prints where it is
   recording              runs the program and writes the picture of the README
   words                  checks texts against a few rules: phrases to avoid, no path of the repository in texts for users
@@ -140,6 +147,8 @@ fn main() -> ExitCode {
         ["semver", "--baseline", commit] => api::semver(&root, Some(commit)),
         ["examples"] => examples::run(&root),
         ["packages"] => packages::run(&root),
+        ["package", options @ ..] => package::run(&root, options),
+        ["macos"] => macos::run(&root),
         ["docs"] => docs::run(&root),
         ["recording"] => recording::run(&root),
         ["words"] => words::check(&root),
@@ -187,6 +196,7 @@ fn ci(root: &Path) -> Result<()> {
         steps.run("foreign clients and servers", |root| foreign::run(root, &[]));
         steps.run("examples", examples::run);
         steps.run("packages", packages::run);
+        steps.run("installable packages", package::ci);
     });
     steps.run("mutants of the change", mutants::ci);
     steps.run("soak", soak::ci);
@@ -216,6 +226,7 @@ fn check(steps: &mut Steps<'_>) {
 /// What other people's tools check.
 fn housekeeping(steps: &mut Steps<'_>) {
     steps.run("spelling", housekeeping::spelling);
+    steps.run("release workflow", housekeeping::workflow);
     steps.run("features", features::check);
     steps.run("dependencies", |root| {
         housekeeping::install(root)?;

@@ -354,7 +354,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     ),
     later("JOIN", 5, "a start can be watched, and an early list is completed later", START),
     later("JOIN", 6, "a found configuration is used after `trust`, for that content only", START),
-    later("JOIN", 7, "packages for npm and PyPI and a tarball carry the program and run it", START),
+    kept("JOIN", 7, "packages for npm and PyPI and a tarball carry the program and run it"),
     later(
         "JOIN",
         8,

@@ -205,3 +205,19 @@ pub(crate) fn install_from_debian(root: &Path, package: &str) -> Result<()> {
     // The package lists may be missing or old.
     apt(&install).or_else(|_| apt(&["update", "--quiet"]).and_then(|()| apt(&install)))
 }
+
+/// Installs programs from PyPI into an environment of their own in the target folder, if they are missing, and returns the
+/// folder with them. Each is named with its version; another version is installed anew.
+pub(crate) fn install_from_pypi(root: &Path, tools: &[&str]) -> Result<PathBuf> {
+    let folder = target_folder()?.join("pypi-tools").join(tools.join("-").replace('=', ""));
+    let done = folder.join("installed");
+    if !done.exists() {
+        eprintln!("installing {}", tools.join(" and "));
+        output(root, "python3", &["-m".as_ref(), "venv".as_ref(), folder.as_os_str()])
+            .context("python3 with venv is needed")?;
+        let pip = ["install", "--quiet", "--disable-pip-version-check"];
+        output(root, folder.join("bin").join("pip"), &[&pip, tools].concat())?;
+        std::fs::write(done, "")?;
+    }
+    Ok(folder.join("bin"))
+}
