@@ -51,8 +51,8 @@ Chores:
   check                  formatting, requirements, words, links, spelling, dependencies, features, lints and documentation;
                          warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test with coverage, the short forms of conformance, foreign, package, mutants and soak,
-                         and bench --brief; installs missing tools
+  ci                     check, test with coverage, macos, the short forms of conformance, foreign, package, mutants and
+                         soak, and bench --brief; installs missing tools
   bench                  measures the gateway against direct calls to the server behind it; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
   count                  counts the instructions of one relayed call with valgrind and compares them with
@@ -197,6 +197,7 @@ fn ci(root: &Path) -> Result<()> {
         steps.run("examples", examples::run);
         steps.run("packages", packages::run);
         steps.run("installable packages", package::ci);
+        steps.run("macOS", macos::run);
     });
     steps.run("mutants of the change", mutants::ci);
     steps.run("soak", soak::ci);
