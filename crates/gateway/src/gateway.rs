@@ -189,6 +189,8 @@ pub(crate) struct Inner {
     /// What is written in Rust; changed only while `merging` is held.
     pub(crate) natives: Mutex<Natives>,
     pub(crate) upstreams: RwLock<Vec<Upstream>>,
+    /// The servers that a reload is starting and has not put into effect yet.
+    pub(crate) arriving: Mutex<Vec<Upstream>>,
     pub(crate) queues: Queues,
     pub(crate) parks: Arc<Parks>,
     pub(crate) catalog: ArcSwap<Catalog>,
@@ -277,6 +279,7 @@ impl Gateway {
                 credentials,
                 natives: Mutex::new(natives),
                 upstreams: RwLock::default(),
+                arriving: Mutex::default(),
                 queues: Queues::default(),
                 parks: Arc::default(),
                 catalog: ArcSwap::from_pointee(catalog),

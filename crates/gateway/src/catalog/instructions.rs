@@ -1,6 +1,7 @@
 //! Joins the instructions of every server and its tools into one text for the model.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// The section of one server: its own instructions, the names of its prompts, and the instructions of its
 /// tools under their offered names. `None` if the section would be empty.
@@ -28,9 +29,49 @@ pub(crate) fn section<'a>(
     (!text.is_empty()).then(|| format!("#### MCP Server: {server}{text}"))
 }
 
+/// Says that the instructions are partial, because these servers are still starting. `None` if they are complete.
+pub(crate) fn partial(missing: &[Arc<str>]) -> Option<String> {
+    let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
+    let (last, before) = names.split_last()?;
+    Some(match before {
+        [] => format!(
+            "These instructions are partial: MCP server {last} is still starting. Its tools are listed when it is ready."
+        ),
+        _ => format!(
+            "These instructions are partial: MCP servers {} and {last} are still starting. Their tools are listed when they \
+             are ready.",
+            before.join(", ")
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// JOIN-5: partial instructions name the servers that are missing; complete ones say nothing.
+    #[test]
+    fn what_is_missing_is_named() {
+        #[track_caller]
+        fn check(missing: &[&str], expected: Option<&str>) {
+            let missing: Vec<Arc<str>> = missing.iter().map(|name| (*name).into()).collect();
+            assert_eq!(partial(&missing).as_deref(), expected);
+        }
+        check(&[], None);
+        check(
+            &["a"],
+            Some(
+                "These instructions are partial: MCP server `a` is still starting. Its tools are listed when it is ready.",
+            ),
+        );
+        check(
+            &["a", "b", "c"],
+            Some(
+                "These instructions are partial: MCP servers `a`, `b` and `c` are still starting. Their tools are listed when \
+                 they are ready.",
+            ),
+        );
+    }
 
     #[track_caller]
     fn check(own: Option<&str>, tools: &[(&str, &str)], expected: Option<&str>) {

@@ -26,7 +26,7 @@ use bridgehead_wire::{Object, Raw, Revision, Spliced, key};
 use tracing::debug;
 
 use crate::catalog::fnv::Fnv;
-use crate::catalog::instructions::section;
+use crate::catalog::instructions::{partial, section};
 use crate::catalog::items::{Entry, ItemKind, ItemTarget, Merged, Owner};
 use crate::catalog::names::{Wanted, expose};
 use crate::catalog::native::{NativePrompt, NativeResource, Natives, RegisteredTool};
@@ -141,6 +141,8 @@ pub(crate) struct Catalog {
     instructions: OnceLock<Option<Raw>>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
+    /// Their names; in a view, of those that it may show.
+    missing: Vec<Arc<str>>,
     /// How many tools the mode hides.
     pub(crate) hidden: usize,
     /// The tools whose calls must meet a condition. Empty except in a view.
@@ -219,9 +221,10 @@ impl Catalog {
             templates,
             uris: shape.uris,
             experimental,
-            lists: Lists::new("tools", pages, offers.starting == 0, server_info.clone()),
+            lists: Lists::new("tools", pages, offers.starting.is_empty(), server_info.clone()),
             instructions: OnceLock::new(),
-            starting: offers.starting,
+            starting: offers.starting.len(),
+            missing: offers.starting.clone(),
             hidden: groups.iter().map(|group| group.summary.hidden).sum(),
             conditions: HashMap::new(),
             unsaid: OnceLock::new(),
@@ -320,7 +323,8 @@ impl Catalog {
         self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Owner::of(share))
     }
 
-    /// The instructions of servers and tools for the model, as one JSON string; `None` if there are none.
+    /// The instructions of servers and tools for the model, as one JSON string; `None` if there are none. While servers are
+    /// starting, the last sentence says that they are partial.
     pub(crate) fn instructions(&self) -> Option<&Raw> {
         let said = self.instructions.get_or_init(|| {
             let mut prompts: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -330,7 +334,7 @@ impl Catalog {
                 }
             }
             let shown = self.groups.iter().filter(|group| group.listed && group.speaks);
-            let sections: Vec<String> = shown
+            let mut sections: Vec<String> = shown
                 .filter_map(|group| {
                     let share = group.share.as_ref()?;
                     let prompts = prompts.get(&*share.server).map_or(&[][..], Vec::as_slice);
@@ -339,6 +343,7 @@ impl Catalog {
                     section(&share.server, own, prompts, group.said())
                 })
                 .collect();
+            sections.extend(partial(&self.missing));
             (!sections.is_empty()).then(|| Raw::string(&sections.join("\n\n")))
         });
         said.as_ref()

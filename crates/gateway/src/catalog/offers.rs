@@ -54,8 +54,8 @@ pub(crate) struct Offer {
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     pub(crate) all: Vec<Offer>,
-    /// How many servers are still starting.
-    pub(crate) starting: usize,
+    /// The servers that are still starting, of which nothing is known.
+    pub(crate) starting: Vec<Arc<str>>,
     /// How many servers there are.
     pub(crate) servers: usize,
 }
@@ -186,7 +186,7 @@ impl Offers {
                 // Kept, so that a call to one of its tools can say that the server has failed.
                 UpstreamState::Failed(_) => (known.cloned(), false),
                 UpstreamState::Starting { known: None, .. } => {
-                    offers.starting += 1;
+                    offers.starting.push(upstream.name().as_ref().into());
                     (None, false)
                 }
                 UpstreamState::Stopped => (None, false),

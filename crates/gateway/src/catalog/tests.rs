@@ -66,7 +66,7 @@ fn many(upstream: &Upstream, tools: usize, description: &str) -> Arc<Share> {
 
 fn offers(shares: &[Arc<Share>]) -> Offers {
     let all = shares.iter().map(|share| Offer { share: Arc::clone(share), listed: true }).collect();
-    Offers { all, starting: 0, servers: shares.len() }
+    Offers { all, starting: Vec::new(), servers: shares.len() }
 }
 
 fn merge(shape: Shape, offers: &Offers, before: Option<&Catalog>) -> Catalog {
@@ -130,7 +130,7 @@ async fn cursors_belong_to_a_list() {
     let cursor = page["nextCursor"].as_str().unwrap();
     assert!(first.list(Revision::LATEST_LEGACY, Some(cursor)).is_some());
     assert!(first.list(Revision::LATEST_LEGACY, Some("")).is_none());
-    let still = Offers { starting: 1, ..offers(&shares) };
+    let still = Offers { starting: vec!["x".into()], ..offers(&shares) };
     let still = merge(SHAPE, &still, Some(&first));
     assert!(still.changed(&first).is_empty() && still.list(Revision::MODERN, Some(cursor)).is_some());
     let again = merge(SHAPE, &offers(&shares), None);
@@ -297,7 +297,12 @@ async fn lists_of_items_follow_their_servers() {
         after
     };
     check("nothing is new", &offers(&both), [true; 3], Changed::NONE);
-    check("one is starting", &Offers { starting: 1, ..offers(&both) }, [false; 3], Changed::NONE);
+    check(
+        "one is starting",
+        &Offers { starting: vec!["x".into()], ..offers(&both) },
+        [false; 3],
+        Changed::NONE,
+    );
     check("one is gone", &offers(&both[..1]), [false; 3], Changed::PROMPTS);
     let mut unlisted = offers(&both);
     unlisted.all[1].listed = false;

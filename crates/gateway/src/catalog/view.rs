@@ -122,6 +122,12 @@ impl Catalog {
             uris: self.uris,
             instructions: OnceLock::new(),
             starting: self.starting,
+            missing: {
+                let uses = |server: &str| {
+                    [Action::Call, Action::Get, Action::Read].iter().any(|action| may_use(*action, server))
+                };
+                self.missing.iter().filter(|server| uses(server)).cloned().collect()
+            },
             hidden: groups.iter().map(|group| group.summary.hidden).sum(),
             conditions,
             unsaid: OnceLock::new(),

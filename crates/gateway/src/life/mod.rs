@@ -212,6 +212,7 @@ impl Gateway {
             .filter(|old| !after.iter().any(|kept| kept.is(old)))
             .partition(|old| kept.contains(old.name()));
         report.removed = removed.iter().map(|old| old.name().clone()).collect();
+        let arriving = Arriving::announce(inner, &new);
         let settling = futures_util::future::join_all(new.iter().map(Upstream::settled));
         tokio::select! {
             _ = tokio::time::timeout(inner.settings.list_wait, settling) => {}
@@ -219,6 +220,7 @@ impl Gateway {
         }
         inner.remember_removed(&removed, &kept);
         inner.replace(after.clone());
+        drop(arriving);
         tokio::select! {
             () = drained(replaced.iter().chain(&removed)) => {}
             () = run.stop.cancelled() => {}
@@ -284,6 +286,24 @@ impl Inner {
                 gone.insert(Arc::clone(&route.name), GoneTool { server, own: name.into(), read_only });
             }
         }
+    }
+}
+
+/// Servers that the status shows although they are not in effect yet, until this is dropped.
+struct Arriving<'a>(&'a Inner);
+
+impl<'a> Arriving<'a> {
+    fn announce(inner: &'a Inner, new: &[Upstream]) -> Self {
+        *inner.arriving.lock() = new.to_vec();
+        Self(inner)
+    }
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        // Dropped without holding the lock: the last reference to a server ends it.
+        let gone = std::mem::take(&mut *self.0.arriving.lock());
+        drop(gone);
     }
 }
 

@@ -50,6 +50,9 @@ pub struct Status {
     pub reload: Option<Reload>,
     /// Its servers, in the order of the configuration.
     pub upstreams: Vec<ServerStatus>,
+    /// Servers of a new configuration that are being started and will take effect together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arriving: Vec<ServerStatus>,
     /// The named queues, with their numbers of running and waiting calls.
     pub queues: Vec<Value>,
     /// The counters since the start.
@@ -191,7 +194,7 @@ pub struct ServerStatus {
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<Value>,
-    /// The end of its standard error, where it does not serve.
+    /// The end of its standard error, where it does not serve yet or any more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,
     /// Problems with its tools that do not keep it from serving.
@@ -305,7 +308,9 @@ impl Gateway {
     }
 
     fn named(&self, server: &str) -> Option<Upstream> {
-        self.inner().upstreams.read().iter().find(|upstream| upstream.name().as_ref() == server).cloned()
+        let named = |all: &[Upstream]| all.iter().find(|one| one.name().as_ref() == server).cloned();
+        let found = named(&self.inner().upstreams.read());
+        found.or_else(|| named(&self.inner().arriving.lock()))
     }
 }
 
@@ -319,6 +324,7 @@ impl Inner {
             return status;
         }
         status.upstreams.retain(|server| !self.views.hides(principal, &server.name));
+        status.arriving = Vec::new();
         for server in &mut status.upstreams {
             server.tools = server.tools.map(|_| view.shown_of(&server.name));
             server.conceal();
@@ -331,6 +337,7 @@ impl Inner {
 
     pub(crate) fn status(&self) -> Status {
         let upstreams = self.upstreams.read().clone();
+        let arriving = self.arriving.lock().clone();
         let (addresses, reload) = {
             let told = self.about.told.lock();
             (told.addresses.clone(), told.reload.clone())
@@ -345,6 +352,7 @@ impl Inner {
             addresses,
             reload,
             upstreams: upstreams.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
+            arriving: arriving.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
             queues: self.queues.named().iter().map(|queue| queue.describe()).collect(),
             counters: json!({
                 "calls": metrics.count(Counter::Calls),
@@ -467,8 +475,10 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             status.in_flight = Some(upstream.in_flight());
         }
     }
-    if status.reason.is_some() {
+    if status.reason.is_some() || status.state == ServerState::Starting {
         status.stderr = record.last_words();
+    }
+    if status.reason.is_some() {
         status.next_step = Some(next_step(&status, record, upstream.config().start_timeout));
     }
     status

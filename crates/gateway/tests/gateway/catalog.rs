@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::Fixture;
+use crate::support::{Fixture, until};
 use bridgehead_config::{Launch, Mode, Prefix, Retry, ToolFilter};
-use bridgehead_gateway::Options;
+use bridgehead_gateway::{Options, Principal};
 use bridgehead_testkit::{Behaviour, Mock, Probe, Tool};
 use bridgehead_upstream::UpstreamState;
 use bridgehead_wire::Revision;
@@ -95,6 +95,72 @@ async fn lists_wait_a_while_and_changes_are_announced() {
     assert_eq!(late["tools"].as_array().unwrap().len(), 4);
     assert!(late["ttlMs"].as_u64().unwrap() > 0);
     fixture.end().await;
+}
+
+/// JOIN-5: the first list waits for `list_wait_ms` and not longer, and no later list waits. Meanwhile the instructions of
+/// either era say that they are partial and which servers are missing; they are complete once the servers are there.
+#[tokio::test]
+async fn an_early_list_is_completed_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    let told = mock(&["a"]).instructions("Be quick.");
+    let servers = [("quick", told), ("slow", mock(&["b"])), ("late", mock(&["c"]))];
+    let wait = Duration::from_secs(7);
+    let fixture = Fixture::start(&servers, |options| {
+        options.settings.list_wait = wait;
+        for server in &mut options.servers[1..] {
+            behind(&gate, server);
+        }
+    });
+    let discovered = async || {
+        let found: Value = fixture.ask(MODERN, "server/discover", json!({})).await.unwrap().decode().unwrap();
+        assert_eq!(found["ttlMs"], 0, "it may be outdated at any time");
+        found["instructions"].as_str().unwrap().to_owned()
+    };
+    let initialized = || {
+        let answer: Value = fixture.gateway.initialize(&Principal::local(), LEGACY).decode().unwrap();
+        answer["instructions"].as_str().unwrap().to_owned()
+    };
+    let all_missing = "These instructions are partial: MCP servers `slow` and `late` are still starting. Their tools are \
+                       listed when they are ready.";
+    until(|| fixture.gateway.instructions().is_some_and(|told| told.starts_with("####"))).await;
+    let partial = format!("#### MCP Server: quick\n\nBe quick.\n\n{all_missing}");
+    assert_eq!(initialized(), partial, "a legacy client is answered at once");
+
+    tokio::time::pause();
+    for (revision, waits) in [(LEGACY, wait), (MODERN, Duration::ZERO)] {
+        let began = tokio::time::Instant::now();
+        let early: Value = fixture.ask(revision, "tools/list", json!({})).await.unwrap().decode().unwrap();
+        let waited = began.elapsed();
+        assert!(
+            waited >= waits && waited < waits + Duration::from_millis(50),
+            "{waited:?} instead of {waits:?}"
+        );
+        assert_eq!(early["tools"].as_array().unwrap().len(), 3, "quick, and our own: {early}");
+    }
+    let began = tokio::time::Instant::now();
+    assert_eq!(discovered().await, partial);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    tokio::time::resume();
+
+    let mut changes = fixture.gateway.catalog_changes();
+    changes.mark_unchanged();
+    std::fs::write(&gate, "").unwrap();
+    changes.changed().await.unwrap();
+    fixture.gateway.settled().await;
+    assert_eq!(fixture.names().await, ["quick__a", "slow__b", "late__c", "server_ping", "server_health"]);
+    let complete = "#### MCP Server: quick\n\nBe quick.".to_owned();
+    assert_eq!((discovered().await, initialized()), (complete.clone(), complete));
+    fixture.end().await;
+}
+
+/// Makes a server start only when a file exists.
+fn behind(gate: &std::path::Path, server: &mut bridgehead_config::ServerConfig) {
+    let Launch::Stdio(stdio) = &mut server.launch else { unreachable!() };
+    let script = format!("until [ -e '{}' ]; do sleep 0.05; done; exec \"$@\"", gate.display());
+    let program = std::mem::replace(&mut stdio.command, "/bin/sh".to_owned());
+    let args = std::mem::take(&mut stdio.args);
+    stdio.args = ["-c".to_owned(), script, "sh".to_owned(), program].into_iter().chain(args).collect();
 }
 
 /// A call for a tool whose server is still starting waits for it, too.

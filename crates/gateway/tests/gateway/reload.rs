@@ -114,6 +114,36 @@ async fn a_server_that_does_not_come_up() {
     fixture.end().await;
 }
 
+/// JOIN-5: the start of a new server can be watched before it is in effect: the status has it, with what it writes to standard
+/// error, and its record can be read.
+#[tokio::test]
+async fn a_new_server_is_seen_before_it_takes_effect() {
+    let fixture = Fixture::start(&[("a", mock("a"))], |options| {
+        options.settings.list_wait = Duration::from_secs(600);
+    });
+    fixture.gateway.settled().await;
+    let mut servers = configured(&fixture.gateway);
+    let leaks = LeakCheck::start();
+    servers.push(server("b", &mock("b").stderr("fetching").list_delay_ms(3_600_000), &leaks));
+    let reload = tokio::spawn({
+        let gateway = fixture.gateway.clone();
+        async move { gateway.reload(servers).await }
+    });
+    let arriving = || fixture.gateway.status().arriving;
+    until(|| arriving().first().is_some_and(|server| server.stderr == ["fetching"])).await;
+    let status = fixture.gateway.status();
+    assert_eq!((status.arriving[0].name.as_str(), status.arriving[0].state.as_str()), ("b", "starting"));
+    assert_eq!(status.upstreams.len(), 1, "it has no effect yet");
+    assert!(fixture.gateway.record("b").is_some());
+    assert!(fixture.gateway.health()["arriving"].is_array());
+    fixture.gateway.stop().await;
+    reload.await.unwrap();
+    assert!(arriving().is_empty() && fixture.gateway.record("b").is_none());
+    assert!(fixture.gateway.health().get("arriving").is_none());
+    fixture.end().await;
+    leaks.assert_clean().await;
+}
+
 /// POOL-12: a gateway stopped during or before a reload uses the new servers at its next start.
 #[tokio::test]
 async fn a_stop_ends_a_reload() {

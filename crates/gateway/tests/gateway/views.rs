@@ -82,6 +82,35 @@ fn of_group(id: &str, group: &str) -> Principal {
     Principal::named(id).in_groups([group])
 }
 
+/// Hides one server altogether.
+struct WithoutSecret;
+
+impl Authorizer for WithoutSecret {
+    fn class(&self, _principal: &Principal) -> Arc<str> {
+        "all".into()
+    }
+
+    fn decide(&self, _principal: &Principal, _action: Action, thing: Thing<'_>) -> Decision {
+        if thing.server == Some("secret") { Decision::Deny } else { Decision::Allow }
+    }
+
+    fn may_use(&self, _principal: &Principal, _action: Action, server: Option<&str>) -> bool {
+        server != Some("secret")
+    }
+}
+
+/// JOIN-5: partial instructions name only servers that the principal may use.
+#[tokio::test]
+async fn a_starting_server_is_named_only_to_those_who_may_use_it() {
+    let never = || mock().list_delay_ms(3_600_000);
+    let fixture = Fixture::start(&[("secret", never()), ("open", never())], |options| {
+        options.authorizer = Some(Arc::new(WithoutSecret));
+    });
+    let told = fixture.gateway.instructions_for(&Principal::named("ada")).unwrap();
+    assert!(told.contains("MCP server `open` is still starting") && !told.contains("secret"), "{told}");
+    fixture.end().await;
+}
+
 /// GATE-4: lists, calls, prompts, resources, completion, suggestions and instructions follow the view. A request for
 /// anything outside it gets the same answer as for something that does not exist.
 #[tokio::test]
