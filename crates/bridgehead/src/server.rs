@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +46,7 @@ pub struct ServerOptions {
     handlers: bool,
     control: Option<Control>,
     sign_in: Option<SignIn>,
+    listening: Option<TcpListener>,
     #[cfg(feature = "access")]
     access: Option<Access>,
     /// What the configuration says about access: rules, limits, who is admitted.
@@ -63,6 +64,7 @@ impl Default for ServerOptions {
             handlers: true,
             control: None,
             sign_in: None,
+            listening: None,
             #[cfg(feature = "access")]
             access: None,
             #[cfg(feature = "config-files")]
@@ -172,6 +174,15 @@ impl ServerOptions {
         + 'static,
     ) -> Self {
         self.sign_in = Some(SignIn(Box::new(make)));
+        self
+    }
+
+    /// Serves the first HTTP transport on a socket that listens already, instead of on its `listen`: for a service manager that
+    /// passes sockets, which keeps the port over restarts. Its address takes the place of `listen` in every check, so put it
+    /// into the settings, too.
+    #[cfg(feature = "http")]
+    pub fn listening(mut self, socket: TcpListener) -> Self {
+        self.listening = Some(socket);
         self
     }
 
@@ -287,7 +298,7 @@ impl ServerOptions {
             settings: self.gateway.settings.clone(),
             version: self.gateway.version.clone(),
             gateway: Gateway::new(self.gateway)?,
-            transports: Mutex::new(Some(self.transports)),
+            transports: Mutex::new(Some((self.transports, self.listening))),
             logger: self.logger,
             handlers: self.handlers,
             control: self.control,
@@ -379,7 +390,8 @@ pub struct Server {
     gateway: Gateway,
     settings: GatewaySettings,
     version: String,
-    transports: Mutex<Option<Vec<Transport>>>,
+    /// With the socket that listens already, if there is one.
+    transports: Mutex<Option<(Vec<Transport>, Option<TcpListener>)>>,
     logger: Option<Dispatch>,
     handlers: bool,
     control: Option<Control>,
@@ -458,14 +470,14 @@ impl Server {
         if let Some(part) = self.without_effect {
             return Err(StartError::WithoutEffect(part));
         }
-        let transports = self.transports.lock().take().ok_or(StartError::AlreadyStarted)?;
+        let (transports, mut listening) = self.transports.lock().take().ok_or(StartError::AlreadyStarted)?;
         let signals =
             if self.handlers { Some(handlers::install().map_err(StartError::Handlers)?) } else { None };
         info!(mode = %self.mode(), version = self.version, "starting");
         let connecting = async {
             let mut connected = Vec::with_capacity(transports.len());
             for transport in transports {
-                connected.push(transport.connect(self.sign_in.as_ref()).await?);
+                connected.push(transport.connect(self.sign_in.as_ref(), &mut listening).await?);
             }
             Ok::<_, StartError>(connected)
         };

@@ -1,7 +1,7 @@
 //! The transports for clients: their settings, and connecting them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 
 use bridgehead_config::HttpSettings;
@@ -9,7 +9,7 @@ use bridgehead_config::HttpSettings;
 use bridgehead_config::{ListenerAuth, TokenSource};
 #[cfg(feature = "http")]
 use bridgehead_front::{
-    Authenticator, Listeners, Reached, Token, bind, listener_authenticator, resolve_token, serve_http,
+    Authenticator, Listeners, Reached, Token, bind_on, listener_authenticator, resolve_token, serve_http,
 };
 use bridgehead_front::{LineOptions, serve_client};
 use bridgehead_gateway::{ClientTransport, Gateway, Principal};
@@ -87,10 +87,15 @@ impl Transport {
     }
 
     /// Acquires what it needs: the streams, or the port and who may call there.
-    pub(crate) async fn connect(self, sign_in: Option<&SignIn>) -> Result<Connected, StartError> {
-        // Only HTTP asks who calls.
+    /// HTTP takes `listening` in place of its own port.
+    pub(crate) async fn connect(
+        self,
+        sign_in: Option<&SignIn>,
+        listening: &mut Option<TcpListener>,
+    ) -> Result<Connected, StartError> {
+        // Only HTTP asks who calls, and listens.
         #[cfg(not(feature = "http"))]
-        let _ = sign_in;
+        let _ = (sign_in, listening);
         match self {
             Self::Stdio => Ok(Connected::Lines {
                 reader: Box::new(tokio::io::stdin()),
@@ -114,7 +119,7 @@ impl Transport {
                     Some(SignIn(make)) => make(&settings, auth, token.clone()),
                     None => listener_authenticator(&settings, auth, token.clone()),
                 };
-                let listeners = bind(&settings, &make).await?;
+                let listeners = bind_on(&settings, listening.take(), &make).await?;
                 Ok(Connected::Http { listeners, settings })
             }
         }

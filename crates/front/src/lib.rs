@@ -25,7 +25,7 @@ pub use fronts::{serve_control, serve_http};
 pub use http::{
     API, Api, Authenticating, Authenticator, BindError, Body, ENDPOINT, HEALTH, Listeners, LocalRule,
     LocalUser, MakeAuthenticator, Operators, Peer, PeerUser, READINESS, Reached, Refusal, Routes, TlsError,
-    Workers, authenticator, bearer_token, bind, listener_authenticator, router, serve, serve_socket,
+    Workers, authenticator, bearer_token, bind, bind_on, listener_authenticator, router, serve, serve_socket,
 };
 pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
 #[cfg(feature = "http")]

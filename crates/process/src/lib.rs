@@ -30,6 +30,7 @@ mod message;
 #[cfg(target_os = "linux")]
 mod nursery;
 mod output;
+mod passed;
 mod paths;
 pub mod shim;
 mod spec;
@@ -53,6 +54,7 @@ pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use limits::{Breach, Effective, Enforced, Limits};
 pub use output::{OutputError, output, output_blocking};
+pub use passed::passed_sockets;
 pub use spec::{SpawnError, Spec};
 pub use stderr::{LineCallback, Stderr};
 pub use view::ProcessView;

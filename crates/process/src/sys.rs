@@ -1,4 +1,4 @@
-//! System calls without a safe wrapper: descriptors and signals at the start of a shim, the forks that make shims and
+//! System calls without a safe wrapper: descriptors that a parent passes, signals at the start of a shim, the forks that make shims and
 //! servers, resource usage, and releasing code pages.
 #![expect(unsafe_code, reason = "calls of the system that neither std nor rustix wraps")]
 
@@ -14,6 +14,19 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes a descriptor that this process was started with and that its parent gave it for this purpose. Programs that this
+/// process starts do not inherit it. May be called once for each number.
+pub(crate) fn take_passed(number: u32) -> io::Result<OwnedFd> {
+    let number = libc::c_int::try_from(number).map_err(io::Error::other)?;
+    // SAFETY: the call takes numbers and touches no memory. It fails if the descriptor is not open.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open since this program was executed, so no code of this process has opened it, and the caller
+    // takes each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// A descriptor that becomes readable when a child ends, once [`block_signals`] has blocked SIGCHLD.

@@ -45,7 +45,7 @@ pub use auth::{
 pub use connection::serve;
 pub(crate) use connection::serve_all;
 pub use listener::{
-    BindError, Listeners, MakeAuthenticator, Reached, TlsError, bind, listener_authenticator,
+    BindError, Listeners, MakeAuthenticator, Reached, TlsError, bind, bind_on, listener_authenticator,
 };
 pub use reply::Body;
 pub use workers::Workers;

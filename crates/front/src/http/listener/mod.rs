@@ -156,9 +156,31 @@ pub async fn bind(
     settings: &HttpSettings,
     authenticator: &MakeAuthenticator<'_>,
 ) -> Result<Listeners, BindError> {
+    bind_on(settings, None, authenticator).await
+}
+
+/// Like [`bind`], but a socket that listens already takes the place of `http.listen`.
+///
+/// # Errors
+/// Those of [`bind`].
+pub async fn bind_on(
+    settings: &HttpSettings,
+    listening: Option<std::net::TcpListener>,
+    authenticator: &MakeAuthenticator<'_>,
+) -> Result<Listeners, BindError> {
     let made = authenticator(None).map_err(BindError::SignIn)?;
-    check_reachable(settings.listen, made.asks_for_secret())?;
-    let mut bound = vec![Bound { authenticator: made, socket: tcp(settings.listen).await?, tls: None }];
+    let address = match &listening {
+        Some(socket) => {
+            socket.local_addr().map_err(|error| BindError::Address { address: settings.listen, error })?
+        }
+        None => settings.listen,
+    };
+    check_reachable(address, made.asks_for_secret())?;
+    let socket = match listening {
+        Some(socket) => given(socket, address).map_err(|error| BindError::Address { address, error })?,
+        None => tcp(address).await?,
+    };
+    let mut bound = vec![Bound { authenticator: made, socket, tls: None }];
     for listener in &settings.listeners {
         bound.push(one(listener, settings, authenticator).await?);
     }
@@ -201,6 +223,12 @@ async fn tcp(address: SocketAddr) -> Result<Socket, BindError> {
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let actual = listener.local_addr().map_err(failed)?;
     Ok(Socket::Tcp(listener, actual))
+}
+
+/// A socket that listens already.
+fn given(socket: std::net::TcpListener, address: SocketAddr) -> io::Result<Socket> {
+    socket.set_nonblocking(true)?;
+    Ok(Socket::Tcp(TcpListener::from_std(socket)?, address))
 }
 
 impl Listeners {
@@ -276,6 +304,14 @@ mod tests {
         let refused = bound(&required, None).await.unwrap_err();
         assert!(refused.contains("http.token_file"), "{refused}");
         bound(&required, token()).await.unwrap();
+        let given = |address: &str| Some(std::net::TcpListener::bind(address).unwrap());
+        let make = |auth| listener_authenticator(&local, auth, None);
+        let socket = given("127.0.0.1:0");
+        let address = socket.as_ref().unwrap().local_addr().unwrap();
+        let on_given = bind_on(&settings("127.0.0.1:1", vec![]), socket, &make).await.unwrap();
+        assert_eq!(on_given.reached()[0].address(), Some(address), "the socket counts, not the setting");
+        let open = bind_on(&settings("127.0.0.1:0", vec![]), given("0.0.0.0:0"), &make).await;
+        assert!(matches!(open.unwrap_err(), BindError::Token(_)), "the actual address is checked");
         let taken = settings(&first.address().unwrap().to_string(), vec![]);
         assert!(bound(&taken, None).await.unwrap_err().contains("cannot listen on 127.0.0.1"));
     }
