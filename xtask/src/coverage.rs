@@ -52,6 +52,7 @@ pub(crate) fn run(root: &Path, html: bool) -> Result<()> {
 pub(crate) fn ci(steps: &mut Steps<'_>) {
     steps.install_nextest();
     steps.install_strace();
+    steps.install_systemd();
     match Counters::new(steps.root()) {
         Ok(counters) => {
             let mut counted = None;

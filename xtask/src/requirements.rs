@@ -352,7 +352,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "clients over stdio join one gateway of the same user and configuration, and survive its end",
         START,
     ),
-    later("JOIN", 5, "a start can be watched, and an early list is completed later", START),
+    kept("JOIN", 5, "a start can be watched, and an early list is completed later"),
     later("JOIN", 6, "a found configuration is used after `trust`, for that content only", START),
     kept("JOIN", 7, "packages for npm and PyPI and a tarball carry the program and run it"),
     later(

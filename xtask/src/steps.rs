@@ -70,6 +70,20 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// Installs the programs of systemd if they are missing. Tests use them to check the unit files and to pass a socket as a
+    /// service manager does, and fail without them. Nothing of systemd has to run.
+    pub(crate) fn install_systemd(&self) {
+        let needed = ["systemd-analyze", "systemd-socket-activate"];
+        if needed.iter().all(|program| output(self.root, program, &["--version"]).is_ok()) {
+            return;
+        }
+        if let Err(error) = install_from_debian(self.root, "systemd") {
+            println!(
+                "systemd could not be installed; install it for the tests of `bridgehead service`: {error:#}"
+            );
+        }
+    }
+
     /// Runs all tests, with nextest if it is installed: it gives each test its own process and ends tests that hang.
     pub(crate) fn test(&mut self, profile: &str) {
         let with_nextest = has_nextest(self.root);

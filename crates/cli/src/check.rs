@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use self::access::Access;
 use super::exit::Exit;
+use super::starting::{self, Form, Shower, Then};
 use super::target::{run_once, start};
 use super::world::World;
 use super::{Chosen, Run, output};
@@ -68,7 +69,8 @@ fn run(check: &Check, world: &World) -> Exit {
             Err(exit) => return exit,
         };
         // A server that is late is reported in its current state.
-        let _ = tokio::time::timeout(Duration::from_secs(check.timeout), gateway.settled()).await;
+        let settling = tokio::time::timeout(Duration::from_secs(check.timeout), gateway.settled());
+        let _ = starting::watch(&gateway, Form::of(Shower::Command), Then::Clear, settling).await;
         let servers: Vec<Server> = servers(&gateway);
         let renamed = gateway.renamed();
         let started: Vec<(&str, bool)> =

@@ -5,12 +5,15 @@
 //! and value would hide the name.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bridgehead::config::{Environment, LogLevel};
 use bridgehead_wire::{Redactor, visible_line};
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::screen;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,6 +24,14 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Whether the user wants to see nothing.
+static OFF: AtomicBool = AtomicBool::new(false);
+
+/// Whether the user wants to see nothing: the level is `off`.
+pub(crate) fn is_off() -> bool {
+    OFF.load(Ordering::Relaxed)
+}
+
 /// Sends log lines to stderr from now on. The first of these sets the level: the option, `BRIDGEHEAD_LOG`, `RUST_LOG`,
 /// the verb's usual level.
 pub(crate) fn install(
@@ -29,6 +40,7 @@ pub(crate) fn install(
     usual: LogLevel,
     format: LogFormat,
 ) {
+    OFF.store(option.or(environment.log) == Some(LogLevel::Off), Ordering::Relaxed);
     let directives = match (option.or(environment.log), environment.variable("RUST_LOG")) {
         (None, Some(directives)) if !directives.is_empty() => directives.to_owned(),
         (level, _) => directives(level.unwrap_or(usual)),
@@ -58,7 +70,7 @@ fn presentable(line: &str) -> String {
     format!("{}{end}", visible_line(&Redactor::default().text(line)))
 }
 
-/// Writes each line to stderr without its secrets.
+/// Writes each line to stderr without its secrets, above live lines.
 #[derive(Debug, Clone, Copy)]
 struct Redacted;
 
@@ -67,7 +79,7 @@ impl Write for Redacted {
     /// error: the formatter would try to report an error on stderr again.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        let _ = io::stderr().lock().write_all(presentable(&text).as_bytes());
+        screen::print(&presentable(&text));
         Ok(line.len())
     }
 

@@ -26,9 +26,12 @@ mod remote;
 mod replace;
 mod restart;
 mod run;
+mod screen;
 mod serve;
 #[expect(dead_code, reason = "the verbs that edit servers follow")]
 mod servers_file;
+mod service;
+mod starting;
 mod status;
 mod table;
 mod target;
@@ -122,6 +125,7 @@ enum Verb {
     Events(events::Events),
     Audit(audit::Audit),
     Key(key::Keys),
+    Service(service::Service),
     Explain(explain::Explain),
     Completions(completions::Completions),
     #[command(hide = true)]
@@ -145,6 +149,7 @@ impl Verb {
             Self::Events(verb) => verb,
             Self::Audit(verb) => verb,
             Self::Key(verb) => verb,
+            Self::Service(verb) => verb,
             Self::Explain(verb) => verb,
             Self::Completions(verb) => verb,
             Self::DemoServer(verb) => verb,

@@ -15,7 +15,7 @@ use bridgehead_wire::{visible_line, visible_text};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
-use super::table;
+use super::{screen, table};
 
 /// Writes text for people to stdout. Returns `exit`, or failure if writing failed for any reason but a closed pipe.
 pub(crate) fn data(text: &str, exit: Exit) -> Exit {
@@ -86,7 +86,7 @@ pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
 /// Writes a message to stderr. Only its first line starts at the left margin. All further lines, ours or those of a quoted
 /// message, are indented, so that quoted text cannot look like a message of its own.
 pub(crate) fn talk(text: &str) {
-    say(&match TALKS_JSON.load(Ordering::Relaxed) {
+    say(&match talks_json() {
         true => visible_line(&as_json(text).to_string()).into_owned(),
         false => indented(&visible_text(text)),
     });
@@ -114,9 +114,26 @@ pub(crate) fn talk_json() {
     TALKS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Writes a line to stderr. A failure is ignored, because there is nowhere to report it.
+/// Whether messages are JSON.
+pub(crate) fn talks_json() -> bool {
+    TALKS_JSON.load(Ordering::Relaxed)
+}
+
+/// Writes a message to stderr like [`talk`]. Programs also get its parts, those that are not null, as members.
+pub(crate) fn talk_with(text: &str, parts: &Value) {
+    if !talks_json() {
+        return talk(text);
+    }
+    let mut told = as_json(text);
+    for (name, value) in parts.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        told[name] = value.clone();
+    }
+    say(&visible_line(&told.to_string()));
+}
+
+/// Writes a line to stderr.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    screen::print(&format!("{line}\n"));
 }
 
 /// The message in the log's JSON form; its first word becomes the level.
@@ -139,7 +156,7 @@ fn styled() -> bool {
 
 /// Shows diagnostics with their carets. The renderer escapes text from files; only its own colours reach the terminal.
 pub(crate) fn show(all: &[Diagnostic]) {
-    if !TALKS_JSON.load(Ordering::Relaxed) {
+    if !talks_json() {
         return all.iter().for_each(|diagnostic| say(&format!("{}\n", diagnostic.render(styled()))));
     }
     for mut told in diagnostics(all) {

@@ -1,7 +1,7 @@
 //! `bridgehead serve`: runs the gateway until a signal or the end of stdin.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,19 @@ use bridgehead::audit::Archive;
 use bridgehead::config::{Launch, LogLevel, Source, TokenSource};
 use bridgehead::{Config, Control, Server, SystemClock, Transport};
 use bridgehead_front::ENDPOINT;
+use bridgehead_process::passed_sockets;
 use bridgehead_wire::Redactor;
 use clap::Args;
 use serde_json::json;
 use tokio::runtime::Builder;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::exit::Exit;
 use super::reload::{self, Reloading};
+use super::starting::{self, Form, Shower, Then};
 use super::world::{World, note_demo};
-use super::{Chosen, Run, audit, output};
+use super::{Chosen, Run, audit, output, service};
 
 /// The start is over this long after the last server has settled.
 const AFTER_START: Duration = Duration::from_millis(20);
@@ -66,6 +69,14 @@ impl Run for Serve {
 }
 
 fn run(serve: &Serve, world: &World) -> Exit {
+    // First, so that no program inherits it.
+    let passed = match passed() {
+        Ok(passed) => passed,
+        Err(reason) => {
+            output::talk(&format!("error: {reason}"));
+            return Exit::Failure;
+        }
+    };
     let mut config = match world.configured(serve.chosen.config.as_deref(), false) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -81,7 +92,10 @@ fn run(serve: &Serve, world: &World) -> Exit {
     let written = config.clone();
     Redactor::hide_everywhere(&config.audit.rules);
     config.http.listen = serve.listen.unwrap_or(config.http.listen);
-    let http = serve.http || serve.listen.is_some() || !serve.stdio;
+    if let Some((_, address)) = &passed {
+        config.http.listen = *address;
+    }
+    let http = serve.http || serve.listen.is_some() || passed.is_some() || !serve.stdio;
     if config.gateway.threads.is_none() {
         config.gateway.threads = std::thread::available_parallelism().ok();
     }
@@ -93,15 +107,46 @@ fn run(serve: &Serve, world: &World) -> Exit {
             return Exit::Failure;
         }
     };
-    let exit = runtime.block_on(serve_until_end(config, serve, http, (world, variables), written));
+    let front = Front { http, passed: passed.map(|(socket, _)| socket) };
+    let exit = runtime.block_on(serve_until_end(config, serve, front, (world, variables), written));
     runtime.shutdown_timeout(LAST_MOMENT);
     exit
+}
+
+/// Whether and where clients are served over HTTP.
+struct Front {
+    http: bool,
+    /// A socket that listens already.
+    passed: Option<TcpListener>,
+}
+
+/// The socket that a service manager passed, and its address; `None` if it passed none.
+fn passed() -> Result<Option<(TcpListener, SocketAddr)>, String> {
+    let mut all = passed_sockets().map_err(|error| {
+        format!("the service manager promised a socket that cannot be used: {error}; check its socket unit")
+    })?;
+    let Some(socket) = all.pop() else { return Ok(None) };
+    if !all.is_empty() {
+        let count = all.len() + 1;
+        return Err(format!(
+            "the service manager passed {count} sockets; leave one `ListenStream` in its socket unit"
+        ));
+    }
+    let socket = TcpListener::from(socket);
+    match socket.local_addr() {
+        Ok(address) => Ok(Some((socket, address))),
+        Err(_) => Err(
+            "the service manager passed a socket without an address and port; its `ListenStream` must be \
+                       such as 127.0.0.1:4848"
+                .to_owned(),
+        ),
+    }
 }
 
 async fn serve_until_end(
     config: Config,
     serve: &Serve,
-    http: bool,
+    Front { http, passed }: Front,
     (world, variables): (&World, BTreeMap<String, String>),
     written: Config,
 ) -> Exit {
@@ -142,6 +187,9 @@ async fn serve_until_end(
     if http {
         options = options.transport(Transport::http(config.http.clone()));
     }
+    if let Some(socket) = passed {
+        options = options.listening(socket);
+    }
     let server = match options.build() {
         Ok(server) => server,
         Err(error) => {
@@ -167,14 +215,17 @@ async fn serve_until_end(
     for listener in running.listeners().iter().skip(1) {
         output::talk(&format!("  also at {listener}"));
     }
+    service::notify::ready(running.listeners().first().map_or("stdin", String::as_str));
     let started = server.gateway().clone();
-    tokio::spawn(async move {
-        started.settled().await;
+    let form = Form::of(Shower::Gateway { stdio: serve.stdio });
+    // Ends with this function, so that it leaves no live line behind.
+    let _watching = AbortOnDropHandle::new(tokio::spawn(async move {
+        starting::watch(&started, form, Then::Keep, started.settled()).await;
         // Answers that waited for the servers go first.
         tokio::time::sleep(AFTER_START).await;
         let bytes = bridgehead_process::release_code();
         debug!(bytes, "released the memory of startup code");
-    });
+    }));
     let reloading = Reloading {
         world: world.clone(),
         explicit: serve.chosen.config.clone(),
@@ -287,7 +338,7 @@ mod tests {
     #[test]
     fn the_banner_shows_an_address_that_works() {
         for listen in ["0.0.0.0:0", "[::]:0"] {
-            let Ok(listener) = std::net::TcpListener::bind(listen) else { continue };
+            let Ok(listener) = TcpListener::bind(listen) else { continue };
             let shown = reachable(listener.local_addr().unwrap());
             assert!(!shown.ip().is_unspecified(), "{shown}");
             std::net::TcpStream::connect(shown).unwrap();

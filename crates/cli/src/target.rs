@@ -19,6 +19,7 @@ use tracing::debug;
 use super::exit::Exit;
 use super::instance::{get, serving};
 use super::remote::Remote;
+use super::starting::{self, Form, Shower, Then};
 use super::world::{World, note_demo};
 use super::{Chosen, output};
 
@@ -117,7 +118,9 @@ impl Target {
                 None => gateway.settled().await,
             }
         };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        let waiting = tokio::time::timeout(PATIENCE, waiting);
+        let waited = starting::watch(&gateway, Form::of(Shower::Aside), Then::Clear, waiting).await;
+        if waited.is_err() {
             output::talk("warning: some servers are still starting; going on without them");
         }
         Ok(Self::Here(gateway))
