@@ -19,6 +19,7 @@ mod leaks;
 mod limits;
 mod memory;
 mod operations;
+mod pages;
 mod questions;
 mod record;
 mod remote;
