@@ -6,6 +6,7 @@
 
 mod access;
 mod clients;
+mod hour;
 mod install;
 mod interactive;
 mod outcome;
@@ -24,8 +25,7 @@ pub(crate) use install::{packages as install_packages, succeed};
 use outcome::Outcomes;
 pub(crate) use program::{MARK, command, leftovers, mark, wait};
 
-const USAGE: &str =
-    "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access] [--json FILE]";
+const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access|hour] [--json FILE]";
 /// How often the long form repeats the clients, to catch races.
 const FULL_ROUNDS: u32 = 5;
 
@@ -44,6 +44,8 @@ enum Part {
     Remote,
     Interactive,
     Access,
+    /// Not part of a whole run, because it needs the packages that `cargo xtask package` makes.
+    Hour,
 }
 
 impl Options {
@@ -60,6 +62,7 @@ impl Options {
                         Some(&"remote") => Part::Remote,
                         Some(&"interactive") => Part::Interactive,
                         Some(&"access") => Part::Access,
+                        Some(&"hour") => Part::Hour,
                         _ => bail!("--only needs the name of a part; {USAGE}"),
                     });
                 }
@@ -116,6 +119,9 @@ fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
     }
     if wanted(Part::Access) {
         access::run(installed, &mut outcomes)?;
+    }
+    if options.only == Some(Part::Hour) {
+        hour::run(installed, &mut outcomes)?;
     }
     Ok(outcomes)
 }

@@ -66,7 +66,8 @@ Chores:
                          gateway as the client; also --full (five rounds, the worst counts), --compare (what was
                          lost and why), --json FILE
   foreign                runs third-party clients and servers through the gateway; also --full (five rounds of the
-                         clients, the servers over stdio too), --only clients|servers|remote|interactive, --json FILE
+                         clients, the servers over stdio too), --only clients|servers|remote|interactive|access|hour
+                         (`hour` needs what `package --quick` makes), --json FILE
   soak                   kills servers in 50 cycles while calls run, and checks for leaks and growth; also
                          --full (1000 cycles, 50 kills, 10000 isolated calls), --cycles N, --kills N,
                          --calls N, --json FILE
@@ -197,6 +198,7 @@ fn ci(root: &Path) -> Result<()> {
         steps.run("examples", examples::run);
         steps.run("packages", packages::run);
         steps.run("installable packages", package::ci);
+        steps.run("the first hour", |root| foreign::run(root, &["--only", "hour"]));
         steps.run("macOS", macos::run);
     });
     steps.run("mutants of the change", mutants::ci);

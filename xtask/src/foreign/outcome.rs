@@ -39,6 +39,8 @@ pub(crate) struct Outcomes {
     pub(crate) interactive: Group,
     /// By client, with users who sign in.
     pub(crate) access: Group,
+    /// The first hour of a new user.
+    pub(crate) hour: Group,
     /// Whether processes ended.
     pub(crate) processes: Group,
 }
@@ -111,8 +113,15 @@ impl Group {
 
 impl Outcomes {
     fn all(&self) -> impl Iterator<Item = &Outcome> {
-        let groups =
-            [&self.clients, &self.servers, &self.remote, &self.interactive, &self.access, &self.processes];
+        let groups = [
+            &self.clients,
+            &self.servers,
+            &self.remote,
+            &self.interactive,
+            &self.access,
+            &self.hour,
+            &self.processes,
+        ];
         groups.into_iter().flat_map(|group| &group.0)
     }
 
@@ -134,6 +143,7 @@ impl Outcomes {
             (&self.remote, "remote server · era · transport"),
             (&self.interactive, "interactive: client · era · transport"),
             (&self.access, "sign-in: client · era · way"),
+            (&self.hour, "steps"),
         ];
         // A part that was not run has no table.
         let tables = tables.into_iter().filter(|(group, _)| !group.0.is_empty());
@@ -163,6 +173,7 @@ impl Outcomes {
             "remote": group(&self.remote),
             "interactive": group(&self.interactive),
             "access": group(&self.access),
+            "hour": group(&self.hour),
             "processes": group(&self.processes),
         })
     }

@@ -17,7 +17,9 @@ use crate::common::{Place, Ran, program, signal, until};
 /// What is done with a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Use {
-    Run { code: i32 },
+    Run {
+        code: i32,
+    },
     LeftRunning,
     Saved(String),
     /// The reason why it is not run.
@@ -74,9 +76,10 @@ fn meant(language: &str, before: &str) -> Result<Use, String> {
         ("sh", _) => match (comment.strip_prefix("not run: "), comment.strip_prefix("exits with ")) {
             (Some(reason), _) if reason.len() < 10 => Err("say why the block is not run".to_owned()),
             (Some(reason), _) => Ok(Use::NotRun(reason.to_owned())),
-            (_, Some(code)) => {
-                code.parse().map(|code| Use::Run { code }).map_err(|_| format!("`{code}` is not an exit code"))
-            }
+            (_, Some(code)) => code
+                .parse()
+                .map(|code| Use::Run { code })
+                .map_err(|_| format!("`{code}` is not an exit code")),
             _ => Ok(Use::Run { code: 0 }),
         },
         _ => Ok(Use::Shown),
@@ -157,7 +160,10 @@ async fn the_shell_blocks_of_the_pages_work() {
                     let ended = Ran::of(shell(&text)).await;
                     ran += 1;
                     if ended.code != Some(code) {
-                        wrong.push(format!("{name}, line {line}: {text}ended with {:?}: {}", ended.code, ended.stderr));
+                        wrong.push(format!(
+                            "{name}, line {line}: {text}ended with {:?}: {}",
+                            ended.code, ended.stderr
+                        ));
                     }
                 }
                 Use::NotRun(_) => left_out += 1,
@@ -190,7 +196,10 @@ fn what_is_done_with_a_block() {
     check("<!-- exits with 3 -->\n```sh\nx\n```\n", Ok(Use::Run { code: 3 }));
     check("<!-- exits with x -->\n```sh\nx\n```\n", Err("line 2: `x` is not an exit code"));
     check("<!-- left running -->\n```sh\nx\n```\n", Ok(Use::LeftRunning));
-    check("<!-- not run: it needs the network -->\n```sh\nx\n```\n", Ok(Use::NotRun("it needs the network".to_owned())));
+    check(
+        "<!-- not run: it needs the network -->\n```sh\nx\n```\n",
+        Ok(Use::NotRun("it needs the network".to_owned())),
+    );
     check("<!-- not run: no -->\n```sh\nx\n```\n", Err("say why"));
     check("<!-- file: a.toml -->\n```toml\nx = 1\n```\n", Ok(Use::Saved("a.toml".to_owned())));
     check("```text\n$ x\n```\n", Ok(Use::Shown));
