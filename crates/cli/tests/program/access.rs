@@ -271,3 +271,83 @@ async fn rules_are_changed_while_the_gateway_runs() {
         "{shown:?}"
     );
 }
+
+/// ACC-3: each item of a batch of a legacy client is judged by the rules: lists are its own, a denied call is answered like an unknown
+/// one, and an allowed one runs.
+#[tokio::test]
+async fn rules_hold_in_a_batch() {
+    let place = Place::new();
+    place.file("bridgehead.toml", &step(2));
+    key(&place, &["ci"]).await;
+    let alice = key(&place, &["alice", "--group", "people"]).await;
+    let (gateway, address) = serve(&place, 3).await;
+    let bearer = format!("Bearer {alice}");
+    let client = HttpClient::new(address);
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"},
+    }});
+    let accept = ("accept", "application/json, text/event-stream");
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json"), accept];
+    let opened = client.post("/mcp", &headers, hello.to_string()).await;
+    let session = opened.header("mcp-session-id").unwrap_or_else(|| panic!("{opened:?}")).to_owned();
+    let item = |id: u32, method: &str, params: Value| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    let named = |name: &str| json!({"name": name, "arguments": {"text": "x"}});
+    let batch = json!([
+        item(1, "tools/list", json!({})),
+        item(2, "tools/call", named("read_file")),
+        item(3, "tools/call", named("write_file")),
+        item(4, "tools/call", named("wrote_file")),
+    ]);
+    let headers = [headers[0], headers[1], headers[2], ("mcp-session-id", session.as_str())];
+    let answers = client.post("/mcp", &headers, batch.to_string()).await.json();
+    let answer = |id: u32| {
+        let all = answers.as_array().unwrap_or_else(|| panic!("{answers}"));
+        all.iter().find(|answer| answer["id"] == id).unwrap_or_else(|| panic!("{id}: {answers}")).clone()
+    };
+    let listed: Vec<Value> =
+        answer(1)["result"]["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
+    assert_eq!(listed, ["read_file"]);
+    assert!(answer(2)["result"]["content"].is_array(), "{answers}");
+    let plain = |id: u32| {
+        let mut error = answer(id)["error"].clone();
+        assert!(error["data"]["correlationId"].take().is_string(), "{answers}");
+        error.to_string().replace("write_file", "NAME").replace("wrote_file", "NAME")
+    };
+    assert_eq!(plain(3), plain(4));
+    stop(gateway).await;
+}
+
+/// ACC-6: one program serves several listeners, each with its own authentication: an open Unix socket admits the local user, the
+/// address with keys refuses callers without one, and the socket is gone after the end.
+#[tokio::test]
+async fn listeners_have_their_own_authentication() {
+    let place = Place::new();
+    place.file("bridgehead.toml", &step(2));
+    let ci = key(&place, &["ci"]).await;
+    let socket = place.path().join("gate.sock");
+    let listeners = format!(
+        "[http.listeners.here]\nlisten = {}\nauth = \"open\"\n",
+        json!(format!("unix:{}", socket.display()))
+    );
+    let file = place.file("bridgehead.toml", &format!("{listeners}{}", step(2)));
+    let (gateway, address) = place.serve_http(&["--config", file.to_str().unwrap()], &[]).await;
+    until(|| gateway.stderr().contains("also at unix:").then_some(())).await;
+    assert_eq!(ask(address, "tools/list", json!({}), None).await.status, 401);
+    assert!(tools(address, &ci).await.contains(&"write_file".to_owned()));
+    let params = modern_params(json!({}));
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).to_string();
+    let mut request = String::from(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n",
+    );
+    for (name, value) in modern_headers("tools/list", &params) {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+    let mut stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("write_file"), "{answer}");
+    stop(gateway).await;
+    assert!(!socket.exists());
+}
