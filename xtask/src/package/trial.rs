@@ -128,7 +128,7 @@ impl<'a> Start<'a> {
     /// A gateway started this way ends well by each of these signals, and with everything that it started.
     fn ends_by(&self, signals: &[&str]) -> Result<()> {
         for signal in signals {
-            let running = Running::serve(self.with(&SERVE))?;
+            let (running, _) = Running::serve(self.with(&SERVE))?;
             running.signal(signal)?;
             running.ends_with(0).with_context(|| format!("after {signal}"))?;
             let left = leftovers(&self.place.mark);
@@ -137,8 +137,8 @@ impl<'a> Start<'a> {
         Ok(())
     }
 
-    /// Ctrl-C at a terminal, which every process in the foreground gets, counts once: the gateway finishes its work. It ends
-    /// with one of these codes.
+    /// Ctrl-C at a terminal, which every process in the foreground gets, counts once: the gateway finishes the call that runs,
+    /// which it would break off at a second signal. It ends with one of these codes.
     fn ends_by_the_interrupt_key(&self, codes: &[i32]) -> Result<()> {
         let words = [&self.before[..], &SERVE.map(str::to_owned)].concat().join(" ");
         let mut terminal = self.place.command("script");
@@ -146,9 +146,12 @@ impl<'a> Start<'a> {
         terminal.args(["--quiet", "--return", "--flush", "--command"]);
         // The shell gets the signal too, and would end by it.
         terminal.arg(format!("exec {} {words}", self.program.display())).arg("/dev/null");
-        let mut running = Running::serve(terminal)?;
+        let (mut running, address) = Running::serve(terminal)?;
+        let call = ["call", "sleep", "--args", r#"{"ms":2000}"#, "--url", &address];
+        let mut call = Running::start(self.with(&call))?;
+        call.until("progress 0 of")?;
         running.write("\u{3}")?;
-        running.until("INFO stopped").context("after Ctrl-C at a terminal")?;
+        call.ends_with(0).context("a call that ran at Ctrl-C was broken off")?;
         running.ends_with_one_of(codes).context("after Ctrl-C at a terminal")?;
         let left = leftovers(&self.place.mark);
         ensure!(left.is_empty(), "processes are left after Ctrl-C: {}", left.join(", "));

@@ -33,7 +33,7 @@ pub(super) fn run(packages: &Packages, place: &Place) -> Result<()> {
 
 /// If the program is killed, the launcher ends by the same signal.
 fn ends_as_its_program_does(launcher: &Start<'_>) -> Result<()> {
-    let running = Running::serve(launcher.with(&SERVE))?;
+    let (running, _) = Running::serve(launcher.with(&SERVE))?;
     for program in running.children()? {
         send("KILL", program)?;
     }

@@ -33,25 +33,25 @@ impl Running {
         Ok(Self { input: child.stdin.take(), child, lines, said: Vec::new() })
     }
 
-    /// Starts a gateway and waits until it serves.
-    pub(super) fn serve(program: Command) -> Result<Self> {
+    /// Starts a gateway and waits until it serves; returns also its address.
+    pub(super) fn serve(program: Command) -> Result<(Self, String)> {
         let mut running = Self::start(program)?;
-        running.until("serves MCP at")?;
-        Ok(running)
+        let address = running.until("serves MCP at ")?;
+        Ok((running, address))
     }
 
-    /// Waits for a line with these words.
-    pub(super) fn until(&mut self, words: &str) -> Result<()> {
+    /// Waits for a line with these words, and returns what follows them.
+    pub(super) fn until(&mut self, words: &str) -> Result<String> {
         let deadline = Instant::now() + LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
                 bail!("the program did not print `{words}`, but:\n{}", self.said.join("\n"));
             };
-            let found = line.contains(words);
+            let after = line.split_once(words).map(|(_, after)| after.trim().to_owned());
             self.said.push(line);
-            if found {
-                return Ok(());
+            if let Some(after) = after {
+                return Ok(after);
             }
         }
     }
@@ -159,7 +159,7 @@ mod tests {
     fn what_it_prints_is_awaited_on_both_streams_and_its_input_written() {
         let mut running = shell("read line; echo got $line >&2; read end; echo done");
         running.write("this\n").unwrap();
-        running.until("got this").unwrap();
+        assert_eq!(running.until("got").unwrap(), "this");
         running.close_input();
         running.until("done").unwrap();
         let error = running.until("more").unwrap_err().to_string();
