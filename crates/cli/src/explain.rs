@@ -1,6 +1,7 @@
 //! `bridgehead explain`: prints which rule decides about a tool, or the pages about errors and operation, which are built into
 //! the program.
 
+mod render;
 mod rules;
 
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use serde_json::json;
 use super::exit::Exit;
 use super::meant::meant;
 use super::target::Where;
-use super::{Run, output};
+use super::{Run, output, table};
 
 /// Print which rule decides about a tool, or what an error code or a topic means
 #[derive(Debug, Args)]
@@ -54,7 +55,8 @@ macro_rules! page {
 const TROUBLESHOOTING: &str = page!("troubleshooting");
 
 /// Whole pages.
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 8] = [
+    ("access", page!("access")),
     ("audit", page!("audit")),
     ("configuration", page!("configuration")),
     ("environment", page!("environment")),
@@ -110,7 +112,7 @@ fn run(explain: &Explain) -> Exit {
     if let Some(text) = page {
         return match explain.json {
             true => output::json_data(&json!({"topic": topic, "text": text}), Exit::Success),
-            false => output::data(&text, Exit::Success),
+            false => output::data(&render::page(&text, table::stdout_width()), Exit::Success),
         };
     }
     let topics = topics();
@@ -149,30 +151,17 @@ fn anchor_of(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
 
-/// The text without link targets, because they lead to files that are not installed. A link whose label is its file's name
-/// becomes the command that prints that page.
+/// The text without link targets, because they lead to files that are not installed.
 fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("](") {
-        let (Some((label_at, label)), Some((_, behind))) = (
-            before.rfind('[').map(|at| (at, &before[at + 1..])).filter(|(_, label)| !label.contains("\n\n")),
-            after.split_once(')'),
-        ) else {
-            out.push_str(before);
-            out.push_str("](");
-            rest = after;
-            continue;
-        };
-        out.push_str(&before[..label_at]);
-        match label.strip_suffix(".md").map(|page| page.rsplit('/').next().unwrap_or(page)) {
-            Some(page) => out.push_str(&format!("`bridgehead explain {page}`")),
-            None => out.push_str(label),
-        }
-        rest = behind;
-    }
-    out.push_str(rest);
-    out
+    render::without_links(text, |page, anchor| {
+        let is = |name: &&str| name.eq_ignore_ascii_case(page);
+        // In the page about troubleshooting each section is a topic.
+        let section =
+            anchor.filter(|anchor| section(anchor).is_some() && (page.is_empty() || is(&"troubleshooting")));
+        let code = || Code::ALL.into_iter().map(Code::as_str).find(is);
+        let name = section.or_else(|| PAGES.into_iter().map(|(name, _)| name).find(is)).or_else(code);
+        name.map(str::to_owned)
+    })
 }
 
 fn topics() -> Vec<String> {
@@ -197,19 +186,14 @@ mod tests {
             let text = text(&topic).unwrap_or_default();
             assert!(text.starts_with("# ") && text.len() > 100, "{topic}: {text}");
             assert!(!text.contains(".md)"), "{topic}: {text}");
+            let shown = render::page(&text, Some(80));
+            assert!(!shown.contains("```") && !shown.contains("]("), "{topic}: {shown}");
         }
         for code in Code::ALL {
             let text = text(&code.as_str().to_lowercase()).unwrap();
-            assert!(text.contains("## Cure"), "{code}");
+            assert!(text.contains("## Cure") && !text.contains("docs/"), "{text}");
             assert_eq!(text.matches("\n# ").count(), usize::from(code.section().is_some()), "{code}");
         }
         assert_eq!(text("nothing"), None);
-    }
-
-    #[test]
-    fn links_lose_their_targets() {
-        assert_eq!(plain("a [b](c.md) d](e [f](g)"), "a b d](e f");
-        assert_eq!(plain("([docs/audit.md](../audit.md))"), "(`bridgehead explain audit`)");
-        assert_eq!(plain("[a\nb](c) [a]\n(b)"), "a\nb [a]\n(b)");
     }
 }

@@ -4,6 +4,7 @@
 //! Only this package of the project prints. stdout is for data (with `serve --stdio`, for the protocol alone), stderr for
 //! messages. A verb never ends the process itself: it returns an [`Exit`], and one `match` in `exit` maps it to a code.
 
+mod answering;
 mod audit;
 mod call;
 mod check;
@@ -20,10 +21,14 @@ mod log;
 mod logs;
 mod meant;
 mod output;
+mod prompts;
 mod relay;
 mod reload;
 mod remote;
 mod replace;
+mod reply;
+mod request;
+mod resources;
 mod restart;
 mod run;
 mod screen;
@@ -117,6 +122,8 @@ enum Verb {
     Serve(serve::Serve),
     Tools(tools::Tools),
     Call(call::Call),
+    Prompts(prompts::Prompts),
+    Resources(resources::Resources),
     Check(check::Check),
     Doctor(doctor::Doctor),
     Status(status::Status),
@@ -141,6 +148,8 @@ impl Verb {
             Self::Serve(verb) => verb,
             Self::Tools(verb) => verb,
             Self::Call(verb) => verb,
+            Self::Prompts(verb) => verb,
+            Self::Resources(verb) => verb,
             Self::Check(verb) => verb,
             Self::Doctor(verb) => verb,
             Self::Status(verb) => verb,

@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bridgehead::config::{ConfigError, Diagnostic, Severity};
-use bridgehead_wire::{visible_line, visible_text};
+use bridgehead_wire::{Raw, visible_line, visible_text};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
@@ -61,6 +61,16 @@ fn write(text: &str, exit: Exit) -> Exit {
         true => out.flush(),
         false => out.write_all(b"\n").and_then(|()| out.flush()),
     });
+    done(written, exit)
+}
+
+/// Writes bytes to stdout, which must not be a terminal: nothing is escaped or added.
+pub(crate) fn raw_bytes(bytes: &[u8], exit: Exit) -> Exit {
+    let mut out = io::stdout().lock();
+    done(out.write_all(bytes).and_then(|()| out.flush()), exit)
+}
+
+fn done(written: io::Result<()>, exit: Exit) -> Exit {
     match written {
         Ok(()) => exit,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit,
@@ -81,6 +91,27 @@ pub(crate) fn stream(line: &str) -> bool {
 /// Writes indented JSON to stdout.
 pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
     raw_data(&format!("{value:#}"), exit)
+}
+
+/// Writes named lists, and the servers that could not add to them, as one JSON object. Each entry stays byte for byte as it came.
+pub(crate) fn lists(lists: &[(&str, &[Raw])], failed: &Value, exit: Exit) -> Exit {
+    let each = lists.iter().map(|(name, entries)| {
+        let entries: Vec<&str> = entries.iter().map(Raw::as_str).collect();
+        format!("\"{name}\":[\n{}\n],", entries.join(",\n"))
+    });
+    raw_data(&format!("{{{}\"failed\":{failed}}}", each.collect::<String>()), exit)
+}
+
+/// Reports an invalid command line.
+pub(crate) fn wrong(reason: &str) -> Exit {
+    talk(&format!("error: {reason}"));
+    Exit::Usage
+}
+
+/// Asks for a line on stderr; the answer is typed behind it.
+pub(crate) fn prompt(text: &str) {
+    let mut out = io::stderr().lock();
+    let _ = out.write_all(visible_line(text).as_bytes()).and_then(|()| out.flush());
 }
 
 /// Writes a message to stderr. Only its first line starts at the left margin. All further lines, ours or those of a quoted
@@ -204,6 +235,14 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
 /// A table for stderr.
 pub(crate) fn talk_table(rows: &[Vec<String>]) -> String {
     table::text(rows, table::stderr_width())
+}
+
+/// How many characters of a description a table on a terminal shows.
+const DESCRIPTION: usize = 200;
+
+/// A description for a table: on a terminal its beginning, in a pipe all of it, always on one line.
+pub(crate) fn summary(text: &str) -> String {
+    one_line(text, if table::stdout_width().is_some() { DESCRIPTION } else { usize::MAX })
 }
 
 /// A time of the gateway for people: with a space between day and hour.

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::{TcpStream, UnixStream};
 
-use super::target::AskError;
+use super::request::AskError;
 
 /// How long connecting may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -146,9 +146,9 @@ impl Remote {
             .header(ACCEPT, "application/json, text/event-stream")
             .header("mcp-protocol-version", Revision::MODERN.as_str())
             .header("mcp-method", method.as_str());
-        if let (Method::ToolsCall, Ok(value)) = (method, serde_json::from_str::<Value>(params)) {
-            request =
-                request.header("mcp-name", encode_header_value(value["name"].as_str().unwrap_or_default()));
+        if let (Some(member), Ok(value)) = (method.named_by(), serde_json::from_str::<Value>(params)) {
+            let named = value[member].as_str().unwrap_or_default();
+            request = request.header("mcp-name", encode_header_value(named));
         }
         for (name, value) in headers {
             request = request.header(name, encode_header_value(value));

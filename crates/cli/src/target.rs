@@ -1,18 +1,15 @@
-//! The gateway that `tools` and `call` use: the running one with the same configuration, one at a given address, or a
+//! The gateway that `tools`, `call`, `prompts` and `resources` use: the running one with the same configuration, one at a given address, or a
 //! temporary one with only the servers they need.
 
 use std::time::Duration;
 
-use bridgehead::config::{ConfigError, Diagnostic, Secret};
+use bridgehead::config::{ConfigError, Diagnostic, Secret, ServerConfig};
 use bridgehead::control::Instance;
-use bridgehead::{Config, Gateway, Principal, Signal};
-use bridgehead_gateway::{
-    Caller, ClientRequest, ClientTransport, Options, ProgressSink, Session, may_offer, similar,
-};
+use bridgehead::{Config, Gateway, Signal};
+use bridgehead_gateway::{Options, may_have, may_offer, similar};
 use bridgehead_upstream::UpstreamState;
-use bridgehead_wire::{Method, Object, Raw, RequestMeta, Revision, RpcError, code, key};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::debug;
 
@@ -23,12 +20,8 @@ use super::starting::{self, Form, Shower, Then};
 use super::world::{World, note_demo};
 use super::{Chosen, output};
 
-/// How many progress notifications may wait to be shown.
-const PROGRESS_CAPACITY: usize = 64;
 /// How long servers may take to start before the others are used without them.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many pages of tools are read at most.
-const MAX_PAGES: usize = 1000;
 
 /// Chooses the gateway to use.
 #[derive(Debug, Args)]
@@ -57,24 +50,47 @@ pub(crate) enum Target {
     Running(Remote, Box<Instance>),
 }
 
-/// Why a request has no result.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AskError {
-    /// The gateway did not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The answer is an error.
-    #[error("{}", .0.message())]
-    Answered(RpcError),
+/// What a verb needs, so that only the servers that may have it are started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Need<'a> {
+    /// What all servers offer.
+    Everything,
+    /// One tool.
+    Tool(&'a str),
+    /// One prompt.
+    Prompt(&'a str),
+    /// One resource.
+    Resource(&'a str),
+}
+
+impl Need<'_> {
+    /// The servers that may have it.
+    fn of(self, config: &Config) -> Vec<ServerConfig> {
+        match self {
+            Self::Everything => config.servers.clone(),
+            Self::Tool(name) | Self::Prompt(name) => may_offer(&config.gateway, &config.servers, name),
+            Self::Resource(uri) => may_have(&config.gateway, &config.servers, uri),
+        }
+    }
+
+    /// Waits until it is known, or until no server is starting any more.
+    async fn wait(self, gateway: &Gateway) {
+        match self {
+            Self::Everything => gateway.settled().await,
+            Self::Tool(name) => drop(gateway.knows(name).await),
+            Self::Prompt(name) => drop(gateway.knows_prompt(name).await),
+            Self::Resource(uri) => drop(gateway.knows_resource(uri).await),
+        }
+    }
 }
 
 impl Target {
-    /// Finds the gateway to use. If none runs, starts the servers that may offer `tool`, or all servers if `tool` is
-    /// `None`. Returns when the tool is known, or when all of these servers have started or failed.
+    /// Finds the gateway to use. If none runs, starts the servers that may have what is needed. Returns when it is known, or
+    /// when all of these servers have started or failed.
     pub(crate) async fn open(
         place: &Where,
         world: &World,
-        tool: Option<&str>,
+        need: Need<'_>,
         as_json: bool,
     ) -> Result<Self, Exit> {
         if let Some(url) = &place.url {
@@ -104,21 +120,13 @@ impl Target {
             config = complete;
         }
         note_demo(&config);
-        if let Some(tool) = tool {
-            let needed = may_offer(&config.gateway, &config.servers, tool);
-            if needed.is_empty() {
-                tell_servers(tool, &config);
-            }
-            config.servers = needed;
+        let needed = need.of(&config);
+        if let (true, Need::Tool(name) | Need::Prompt(name)) = (needed.is_empty(), need) {
+            tell_servers(name, &config);
         }
+        config.servers = needed;
         let gateway = start(config, world)?;
-        let waiting = async {
-            match tool {
-                Some(tool) => drop(gateway.knows(tool).await),
-                None => gateway.settled().await,
-            }
-        };
-        let waiting = tokio::time::timeout(PATIENCE, waiting);
+        let waiting = tokio::time::timeout(PATIENCE, need.wait(&gateway));
         let waited = starting::watch(&gateway, Form::of(Shower::Aside), Then::Clear, waiting).await;
         if waited.is_err() {
             output::talk("warning: some servers are still starting; going on without them");
@@ -149,107 +157,12 @@ impl Target {
         (failures, serves)
     }
 
-    /// All tools, each unchanged.
-    pub(crate) async fn tools(&self) -> Result<Vec<Raw>, AskError> {
-        let mut tools = Vec::new();
-        let mut cursor: Option<Raw> = None;
-        for _ in 0..MAX_PAGES {
-            let params = match &cursor {
-                Some(cursor) => format!(r#"{{"cursor":{},"_meta":{}}}"#, cursor.as_str(), meta(false)),
-                None => format!(r#"{{"_meta":{}}}"#, meta(false)),
-            };
-            let result = self.ask(Method::ToolsList, params, &[], |_| {}).await?;
-            let page = Object::parse(&result).map_err(|_| not_understood("tools/list"))?;
-            let listed = page.get("tools").ok_or_else(|| not_understood("tools/list"))?;
-            let listed: Vec<Box<serde_json::value::RawValue>> =
-                listed.decode().map_err(|_| not_understood("tools/list"))?;
-            tools.extend(listed.iter().filter_map(|tool| Raw::parse(tool.get().to_owned()).ok()));
-            cursor = page.get("nextCursor").filter(|cursor| !cursor.is_null());
-            if cursor.is_none() {
-                break;
-            }
-        }
-        Ok(tools)
-    }
-
-    /// The instructions of servers and tools for the model, as one text; `None` if there are none.
-    pub(crate) async fn instructions(&self) -> Result<Option<String>, AskError> {
-        let params = format!(r#"{{"_meta":{}}}"#, meta(false));
-        let result = self.ask(Method::Discover, params, &[], |_| {}).await?;
-        let result = Object::parse(&result).map_err(|_| not_understood("server/discover"))?;
-        Ok(result.get("instructions").and_then(|text| text.to_text()))
-    }
-
-    /// Calls a tool; `on_progress` gets the parameters of each progress notification.
-    pub(crate) async fn call(
-        &self,
-        name: &str,
-        arguments: &Raw,
-        mut on_progress: impl FnMut(&Value),
-    ) -> Result<Raw, AskError> {
-        let named = Raw::string(name);
-        let params = format!(
-            r#"{{"name":{},"arguments":{},"_meta":{}}}"#,
-            named.as_str(),
-            arguments.as_str(),
-            meta(true)
-        );
-        let first = self.ask(Method::ToolsCall, params.clone(), &[], &mut on_progress).await;
-        match first {
-            // The tool's schema may require some arguments as headers too.
-            Err(AskError::Answered(error)) if error.code() == code::HEADER_MISMATCH => {
-                let headers = self.parameter_headers(name, arguments).await?;
-                self.ask(Method::ToolsCall, params, &headers, on_progress).await
-            }
-            other => other,
-        }
-    }
-
-    async fn parameter_headers(
-        &self,
-        name: &str,
-        arguments: &Raw,
-    ) -> Result<Vec<(String, String)>, AskError> {
-        let tools = self.tools().await?;
-        let schema = tools
-            .iter()
-            .filter_map(|tool| tool.decode::<Value>().ok())
-            .find(|tool| tool["name"] == name)
-            .map(|tool| tool["inputSchema"].clone())
-            .unwrap_or_default();
-        let arguments: Value = arguments.decode().unwrap_or_default();
-        let parameters = bridgehead_schema::header_parameters(&schema).unwrap_or_default();
-        let value = |path: &[String]| {
-            let value = path.iter().fold(&arguments, |value, name| &value[name.as_str()]);
-            match value {
-                Value::String(text) => Some(text.clone()),
-                Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
-                Value::Null | Value::Array(_) | Value::Object(_) => None,
-            }
-        };
-        Ok(parameters
-            .iter()
-            .filter_map(|parameter| {
-                let value = value(&parameter.path)?;
-                Some((format!("mcp-param-{}", parameter.header.to_ascii_lowercase()), value))
-            })
-            .collect())
-    }
-
-    /// Sends a request in the modern era, in which requests are stateless.
-    async fn ask(
-        &self,
-        method: Method,
-        params: String,
-        headers: &[(String, String)],
-        mut on_progress: impl FnMut(&Value),
-    ) -> Result<Raw, AskError> {
-        match self {
-            Self::Here(gateway) => ask_here(gateway, method, params, on_progress).await,
-            Self::There(remote) | Self::Running(remote, _) => {
-                remote.ask(&method, &params, headers, &mut on_progress).await
-            }
-        }
+    /// The names of a running gateway's servers.
+    pub(crate) async fn servers(&self) -> Vec<String> {
+        let Self::Running(_, instance) = self else { return Vec::new() };
+        let status = get(instance, "status").await.unwrap_or_default();
+        let servers = status["upstreams"].as_array().into_iter().flatten();
+        servers.filter_map(|server| server["name"].as_str().map(str::to_owned)).collect()
     }
 
     /// Stops a temporary gateway.
@@ -260,9 +173,9 @@ impl Target {
     }
 }
 
-/// Suggests similar server names if the tool name's prefix names no server.
-fn tell_servers(tool: &str, config: &Config) {
-    let Some((server, _)) = tool.split_once("__") else { return };
+/// Suggests similar server names if the prefix of a name is that of no server.
+fn tell_servers(name: &str, config: &Config) {
+    let Some((server, _)) = name.split_once("__") else { return };
     let near = similar(server, config.servers.iter().map(|server| server.name.as_str()));
     if !near.is_empty() {
         let near = near.join("` or `");
@@ -303,62 +216,6 @@ fn failures(gateway: &Gateway) -> Vec<(String, String)> {
     };
     let upstreams = gateway.upstreams();
     upstreams.iter().filter_map(|one| Some((one.name().to_string(), failed(one.state())?))).collect()
-}
-
-async fn ask_here(
-    gateway: &Gateway,
-    method: Method,
-    params: String,
-    mut on_progress: impl FnMut(&Value),
-) -> Result<Raw, AskError> {
-    let unusable =
-        || AskError::Answered(RpcError::new(code::INVALID_PARAMS, "the request could not be built"));
-    let raw = Raw::parse(params).map_err(|_| unusable())?;
-    let params = Object::parse(&raw).map_err(|_| unusable())?;
-    let meta = RequestMeta::read(Some(&params)).map_err(|_| unusable())?;
-    let caller = Caller {
-        principal: Principal::local(),
-        revision: Revision::MODERN,
-        transport: ClientTransport::Memory,
-        session: Session::new(),
-        questioner: None,
-    };
-    let (sink, mut progress) = ProgressSink::channel(PROGRESS_CAPACITY);
-    let asked = ClientRequest { method, params, meta, id: None };
-    let mut answering = bridgehead_front::answer(gateway, &caller, &asked, Some(sink));
-    let mut show = |notification: bytes::Bytes| {
-        if let Ok(notification) = serde_json::from_slice::<Value>(&notification) {
-            on_progress(&notification["params"]);
-        }
-    };
-    let outcome = loop {
-        tokio::select! {
-            biased;
-            Some(notification) = progress.recv() => show(notification),
-            outcome = &mut answering => break outcome,
-        }
-    };
-    while let Ok(notification) = progress.try_recv() {
-        show(notification);
-    }
-    outcome.map(|result| result.to_raw()).map_err(AskError::Answered)
-}
-
-/// The `_meta` of a modern request.
-fn meta(with_progress: bool) -> Value {
-    let mut meta = json!({
-        key::PROTOCOL_VERSION: Revision::MODERN.as_str(),
-        key::CLIENT_CAPABILITIES: {},
-        key::CLIENT_INFO: {"name": "bridgehead", "version": env!("CARGO_PKG_VERSION")},
-    });
-    if with_progress {
-        meta[key::PROGRESS_TOKEN] = json!(1);
-    }
-    meta
-}
-
-fn not_understood(method: &str) -> AskError {
-    AskError::Unreachable(format!("the answer to `{method}` is malformed"))
 }
 
 /// Runs a verb that ends by itself. A signal ends it immediately, together with the servers it started.

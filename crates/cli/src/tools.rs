@@ -1,17 +1,19 @@
-//! `bridgehead tools`: shows the tools that the servers offer.
+//! `bridgehead tools`: shows the tools that the servers offer, and what they cost.
+
+mod cost;
 
 use bridgehead_wire::Raw;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use self::cost::Cost;
 use super::exit::Exit;
 use super::meant::meant;
-use super::target::{AskError, Target, Where, run_once};
+use super::reply::{self, Failures};
+use super::request::Listed;
+use super::target::{Need, Target, Where, run_once};
 use super::world::World;
 use super::{Run, output};
-
-/// How many characters of a description the list shows.
-const DESCRIPTION: usize = 100;
 
 /// Show the tools that the servers offer
 #[derive(Debug, Args)]
@@ -23,6 +25,7 @@ Examples:
   bridgehead tools
   bridgehead tools show add
   bridgehead tools instructions
+  bridgehead tools cost
   bridgehead tools list --json --url http://127.0.0.1:4848/mcp"
 )]
 pub(crate) struct Tools {
@@ -49,6 +52,16 @@ enum What {
     /// The text that tells the model how to use the servers and their tools
     #[command(after_help = "Examples:\n  bridgehead tools instructions")]
     Instructions,
+    /// How many tokens the definitions of each server's tools take, estimated
+    #[command(
+        after_help = "A client sends the definitions of all tools to the model. One token is estimated as four bytes of them; the
+tokenizer of a model decides the true number.
+
+Examples:
+  bridgehead tools cost
+  bridgehead tools cost --json"
+    )]
+    Cost,
 }
 
 impl Run for Tools {
@@ -65,28 +78,32 @@ fn run(tools: &Tools, world: &World) -> Exit {
     run_once(async {
         let tool = match &tools.what {
             Some(What::Show { name }) => Some(name.as_str()),
-            None | Some(What::List | What::Instructions) => None,
+            None | Some(What::List | What::Instructions | What::Cost) => None,
         };
-        let target = match Target::open(&tools.place, world, tool, tools.json).await {
+        let need = tool.map_or(Need::Everything, Need::Tool);
+        let target = match Target::open(&tools.place, world, need, tools.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };
         let found = match &tools.what {
             Some(What::Instructions) => target.instructions().await.map(Found::Instructions),
-            None | Some(What::List | What::Show { .. }) => target.tools().await.map(Found::Tools),
+            Some(What::Cost) => cost::of(&target).await.map(Found::Cost),
+            None | Some(What::List | What::Show { .. }) => target.list(Listed::Tools).await.map(Found::Tools),
         };
         let (failures, some_serve) = target.failures().await;
         target.close().await;
         let is_shown = |listed: &[Raw]| tool.is_some_and(|tool| find(listed, tool).is_some());
-        if !matches!(&found, Ok(Found::Tools(listed)) if is_shown(listed)) {
-            for (server, reason) in &failures {
-                output::talk(&format!("warning: server `{server}` does not serve: {reason}"));
-            }
+        if found.is_ok() && !matches!(&found, Ok(Found::Tools(listed)) if is_shown(listed)) {
+            reply::warn(&failures);
         }
         let exit = if some_serve { Exit::Success } else { Exit::Unreachable };
         match (found, &tools.what) {
-            (Err(error), _) => failed(&error, tools.json),
+            (Err(error), _) => reply::refused(&error, &failures, tools.json),
             (Ok(Found::Instructions(text)), _) => instructions(text.as_deref(), tools.json, exit),
+            (Ok(Found::Cost(cost)), _) => match tools.json {
+                true => output::json_data(&cost.json(&failures), exit),
+                false => output::data(&cost.text(), exit),
+            },
             (Ok(Found::Tools(listed)), Some(What::Show { name })) => show(&listed, name, tools.json),
             (Ok(Found::Tools(listed)), _) => list(&listed, &failures, tools.json, exit),
         }
@@ -97,6 +114,7 @@ fn run(tools: &Tools, world: &World) -> Exit {
 enum Found {
     Tools(Vec<Raw>),
     Instructions(Option<String>),
+    Cost(Cost),
 }
 
 fn instructions(text: Option<&str>, as_json: bool, exit: Exit) -> Exit {
@@ -112,33 +130,16 @@ fn instructions(text: Option<&str>, as_json: bool, exit: Exit) -> Exit {
     }
 }
 
-fn failed(error: &AskError, as_json: bool) -> Exit {
-    let exit = match error {
-        AskError::Unreachable(_) => Exit::Unreachable,
-        AskError::Answered(_) => Exit::Failure,
-    };
+fn list(tools: &[Raw], failures: &Failures, as_json: bool, exit: Exit) -> Exit {
     if as_json {
-        return output::json_data(&json!({"error": {"message": error.to_string()}}), exit);
-    }
-    output::talk(&format!("error: {error}"));
-    exit
-}
-
-fn list(tools: &[Raw], failures: &[(String, String)], as_json: bool, exit: Exit) -> Exit {
-    if as_json {
-        let all: Vec<&str> = tools.iter().map(Raw::as_str).collect();
-        let failed: Vec<Value> =
-            failures.iter().map(|(server, reason)| json!({"server": server, "reason": reason})).collect();
-        // Each tool stays byte for byte as it came.
-        let text = format!("{{\"tools\":[\n{}\n],\"failed\":{}}}", all.join(",\n"), json!(failed));
-        return output::raw_data(&text, exit);
+        return output::lists(&[("tools", tools)], &reply::failed(failures), exit);
     }
     let rows: Vec<Vec<String>> = tools
         .iter()
         .filter_map(|tool| tool.decode::<Value>().ok())
         .map(|tool| {
             let text = |key: &str| tool[key].as_str().unwrap_or_default().to_owned();
-            vec![output::one_line(&text("name"), 128), output::one_line(&text("description"), DESCRIPTION)]
+            vec![output::one_line(&text("name"), 128), output::summary(&text("description"))]
         })
         .collect();
     output::data(&output::table(&rows), exit)
@@ -158,8 +159,7 @@ fn show(tools: &[Raw], name: &str, as_json: bool) -> Exit {
             .filter_map(|tool| tool.decode::<Value>().ok()?["name"].as_str().map(str::to_owned))
             .collect();
         let meant = meant(name, names.iter().map(String::as_str), "`bridgehead tools` lists all tools");
-        output::talk(&format!("error: no tool `{name}` is offered; {meant}"));
-        return Exit::Failure;
+        return output::wrong(&format!("no tool `{name}` is offered; {meant}"));
     };
     if as_json {
         return output::raw_data(raw.as_str(), Exit::Success);

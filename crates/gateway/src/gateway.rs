@@ -542,8 +542,22 @@ impl Gateway {
     /// Waits until a tool of that name is known, or no server is starting any more. Returns whether the tool
     /// is known.
     pub async fn knows(&self, tool: &str) -> bool {
+        self.learns(|catalog| catalog.route(tool).is_some()).await
+    }
+
+    /// Waits in the same way for a prompt of that name.
+    pub async fn knows_prompt(&self, prompt: &str) -> bool {
+        self.learns(|catalog| catalog.prompts.get(prompt).is_some()).await
+    }
+
+    /// Waits in the same way for a resource that a server lists, or a template that the URI matches.
+    pub async fn knows_resource(&self, uri: &str) -> bool {
+        self.learns(|catalog| catalog.known_owner(uri).is_some()).await
+    }
+
+    async fn learns(&self, is_known: impl Fn(&Catalog) -> bool) -> bool {
         let mut starting = self.0.starting.subscribe();
-        let known = || self.0.catalog.load().route(tool).is_some();
+        let known = || is_known(&self.0.catalog.load());
         // Sent with every merge, even if the number is the same.
         let _ = starting.wait_for(|starting| *starting == 0 || known()).await;
         known()

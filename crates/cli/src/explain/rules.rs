@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::super::exit::Exit;
 use super::super::meant::meant;
 use super::super::output;
-use super::super::target::{Target, Where, run_once};
+use super::super::request::Listed;
+use super::super::target::{Need, Target, Where, run_once};
 use super::super::world::World;
 use super::Explain;
 
@@ -118,7 +119,7 @@ fn by_catalog(
     }
     let mut found = Ok(Found::Nothing);
     let exit = run_once(async {
-        let target = match Target::open(place, world, Some(topic), as_json).await {
+        let target = match Target::open(place, world, Need::Tool(topic), as_json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };
@@ -134,7 +135,7 @@ fn by_catalog(
                 })
                 .collect(),
             Target::There(_) | Target::Running(..) => {
-                let listed = target.tools().await.unwrap_or_default();
+                let listed = target.list(Listed::Tools).await.unwrap_or_default();
                 let mut tools = listed.iter().filter_map(|tool| tool.decode::<Value>().ok());
                 let definition = tools.find(|tool| tool["name"] == topic);
                 let named = |definition: &Value| -> Vec<Named> {

@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod answers;
 mod asking;
 mod bounds;
 mod common;
@@ -18,6 +19,7 @@ mod keys;
 mod leaks;
 mod limits;
 mod memory;
+mod offers;
 mod operations;
 mod pages;
 mod questions;

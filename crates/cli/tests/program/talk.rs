@@ -72,7 +72,8 @@ async fn a_hint_can_be_followed() {
     let explained = place.run(&["explain", "provider_tool_unknown"]).await;
     assert_eq!((explained.code, explained.stderr.as_str()), (Some(0), ""));
     assert!(
-        explained.stdout.contains("## Cure") && explained.stdout.contains("# A tool is not found"),
+        explained.stdout.contains("\nCure\n----\n")
+            && explained.stdout.contains("\nA tool is not found\n====="),
         "{explained:?}"
     );
     let topics = place.run(&["explain"]).await;

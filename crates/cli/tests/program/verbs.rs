@@ -71,7 +71,7 @@ async fn tools_shows_one() {
     let as_json = place.run(&["tools", "show", "echo", "--json"]).await;
     assert_eq!(as_json.json()["name"], "echo");
     let unknown = place.run(&["tools", "show", "ecko"]).await;
-    assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(1), ""));
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(2), ""));
     assert!(unknown.stderr.contains("no tool `ecko` is offered; did you mean `echo`?"), "{}", unknown.stderr);
 }
 
@@ -438,7 +438,7 @@ scopes = { "git/add" = ["repo:write"] }
     let nobody = explain(&["git/log", "--as", "key:x", "--json"]).await.json();
     assert_eq!((&nobody["allowed"], &nobody["reason"]), (&json!(false), &json!("no rule allows it")));
     let code = explain(&["DENIED", "--as", "corp/ada"]).await;
-    assert!(code.stdout.starts_with("# "), "{}", code.stdout);
+    assert!(code.stdout.starts_with("DENIED\n====="), "{}", code.stdout);
     for wrong in [&["gti/log"][..], &["git/log", "--as", "nobody"], &["no-such-topic"]] {
         assert_eq!(explain(wrong).await.code, Some(2), "{wrong:?}");
     }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use bridgehead_config::{GatewaySettings, Prefix, ServerConfig};
+use bridgehead_config::{GatewaySettings, Prefix, ResourceUris, ServerConfig};
 use bridgehead_upstream::{Features, Items, Listing, Tool, Upstream, UpstreamState};
 use bridgehead_wire::Raw;
 use tracing::{debug, warn};
@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use crate::catalog::names::{Wanted, is_under, may_be_short, plain};
 use crate::catalog::similar::similar;
 use crate::relay::queue::{Queue, Queues};
+use crate::relay::uris::inward;
 
 /// The tools, prompts, resources and templates of one server, as it last listed them.
 #[derive(Debug)]
@@ -231,18 +232,34 @@ fn shown(name: &str) -> String {
     name.chars().filter(|character| !character.is_control()).take(128).collect()
 }
 
-/// The servers among `servers` that may offer a tool called `tool`, for a caller that wants to start only
-/// those. They keep the names that their tools have when all servers run.
-pub fn may_offer(settings: &GatewaySettings, servers: &[ServerConfig], tool: &str) -> Vec<ServerConfig> {
-    let named = servers.iter().map(|server| {
-        let prefixed = is_prefixed(settings.prefix, server.prefix, servers.len());
-        ServerConfig { prefix: Some(prefixed), ..server.clone() }
-    });
+/// The servers among `servers` that may offer a tool or a prompt called `name`, for a caller that wants to start
+/// only those. They keep the names that their tools and prompts have when all servers run.
+pub fn may_offer(settings: &GatewaySettings, servers: &[ServerConfig], name: &str) -> Vec<ServerConfig> {
     let may = |server: &ServerConfig| {
         // A short form may be cut inside the server's name, so it does not identify the server.
-        may_be_short(tool) || server.prefix == Some(false) || is_under(tool, server.name.as_ref())
+        may_be_short(name) || server.prefix == Some(false) || is_under(name, server.name.as_ref())
     };
-    named.filter(may).collect()
+    named(settings, servers).filter(may).collect()
+}
+
+/// The servers among `servers` that may have the resource `uri`, for the same use: the one that a rewritten URI
+/// names, and otherwise all of them, because a URI does not say whose it is.
+pub fn may_have(settings: &GatewaySettings, servers: &[ServerConfig], uri: &str) -> Vec<ServerConfig> {
+    let owner =
+        inward(uri).filter(|_| settings.resource_uris == ResourceUris::Rewrite).map(|(server, _)| server);
+    let may = |server: &ServerConfig| owner.is_none_or(|owner| server.name.as_str() == owner);
+    named(settings, servers).filter(may).collect()
+}
+
+/// The servers, each with the prefix that it has when all of them run.
+fn named<'a>(
+    settings: &'a GatewaySettings,
+    servers: &'a [ServerConfig],
+) -> impl Iterator<Item = ServerConfig> + 'a {
+    servers.iter().map(|server| {
+        let prefixed = is_prefixed(settings.prefix, server.prefix, servers.len());
+        ServerConfig { prefix: Some(prefixed), ..server.clone() }
+    })
 }
 
 /// `auto` leaves the prefix out if and only if exactly one server is configured.
@@ -287,6 +304,30 @@ mod tests {
         check(&[("a", None)], "read", &[("a", false)]);
         check(&[("a", None), ("b", Some(false))], "a__read", &[("a", true), ("b", false)]);
         check(&[("a", None), ("a__b", None)], "a__b__c", &[("a", true), ("a__b", true)]);
+    }
+
+    /// JOIN-8: a rewritten URI names its server; any other may be everybody's.
+    #[test]
+    fn who_may_have_a_resource() {
+        #[track_caller]
+        fn check(uris: ResourceUris, uri: &str, expected: &[&str]) {
+            let settings = GatewaySettings { resource_uris: uris, ..GatewaySettings::default() };
+            let server = |name: &str| {
+                ServerConfig::new(
+                    name.parse().unwrap(),
+                    Launch::Unusable { reason: String::new() },
+                    &settings,
+                )
+            };
+            let found = may_have(&settings, &[server("a"), server("b")], uri);
+            let names: Vec<&str> = found.iter().map(|server| server.name.as_str()).collect();
+            assert_eq!(names, expected, "{uri}");
+            assert!(found.iter().all(|server| server.prefix == Some(true)));
+        }
+        check(ResourceUris::Rewrite, "bridgehead+b:file:///x", &["b"]);
+        check(ResourceUris::Rewrite, "bridgehead+c:file:///x", &[]);
+        check(ResourceUris::Rewrite, "ui://x", &["a", "b"]);
+        check(ResourceUris::default(), "bridgehead+b:file:///x", &["a", "b"]);
     }
 
     /// CAT-3: `auto`, `true`, `false`, and the server's own setting, which overrides them.
