@@ -6,6 +6,7 @@
 
 mod access;
 mod clients;
+mod connect;
 mod hour;
 mod install;
 mod interactive;
@@ -25,7 +26,7 @@ pub(crate) use install::{packages as install_packages, succeed};
 use outcome::Outcomes;
 pub(crate) use program::{MARK, command, leftovers, mark, wait};
 
-const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access|hour] [--json FILE]";
+const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access|connect|hour] [--json FILE]";
 /// How often the long form repeats the clients, to catch races.
 const FULL_ROUNDS: u32 = 5;
 
@@ -44,6 +45,7 @@ enum Part {
     Remote,
     Interactive,
     Access,
+    Connect,
     /// Not part of a whole run, because it needs the packages that `cargo xtask package` makes.
     Hour,
 }
@@ -62,6 +64,7 @@ impl Options {
                         Some(&"remote") => Part::Remote,
                         Some(&"interactive") => Part::Interactive,
                         Some(&"access") => Part::Access,
+                        Some(&"connect") => Part::Connect,
                         Some(&"hour") => Part::Hour,
                         _ => bail!("--only needs the name of a part; {USAGE}"),
                     });
@@ -119,6 +122,9 @@ fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
     }
     if wanted(Part::Access) {
         access::run(installed, &mut outcomes)?;
+    }
+    if wanted(Part::Connect) {
+        connect::run(installed, &mut outcomes)?;
     }
     if options.only == Some(Part::Hour) {
         hour::run(installed, &mut outcomes)?;

@@ -339,7 +339,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "`import` merges the files of known clients and copies no secret into a readable file",
         START,
     ),
-    later("JOIN", 2, "`connect` and `disconnect` edit a client's file and restore it byte for byte", START),
+    kept("JOIN", 2, "`connect` and `disconnect` edit a client's file and restore it byte for byte"),
     later(
         "JOIN",
         3,

@@ -10,6 +10,7 @@ mod call;
 mod check;
 mod clients;
 mod completions;
+mod connect;
 mod demo;
 mod doctor;
 mod events;
@@ -124,6 +125,8 @@ enum Verb {
     Call(call::Call),
     Prompts(prompts::Prompts),
     Resources(resources::Resources),
+    Connect(connect::Connect),
+    Disconnect(connect::Disconnect),
     Check(check::Check),
     Doctor(doctor::Doctor),
     Status(status::Status),
@@ -150,6 +153,8 @@ impl Verb {
             Self::Call(verb) => verb,
             Self::Prompts(verb) => verb,
             Self::Resources(verb) => verb,
+            Self::Connect(verb) => verb,
+            Self::Disconnect(verb) => verb,
             Self::Check(verb) => verb,
             Self::Doctor(verb) => verb,
             Self::Status(verb) => verb,

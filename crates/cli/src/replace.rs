@@ -157,7 +157,7 @@ fn target(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Copies the file to a name with the current time, which only its owner may read.
-fn keep(file: &Path) -> io::Result<PathBuf> {
+pub(crate) fn keep(file: &Path) -> io::Result<PathBuf> {
     let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
     let content = fs::read(file)?;
     let mut name = file.file_name().unwrap_or_default().to_owned();

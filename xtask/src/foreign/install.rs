@@ -23,6 +23,8 @@ const STAMP: &str = "installed-from";
 /// The paths of everything that is installed.
 pub(crate) struct Installed {
     folder: PathBuf,
+    /// The lists of what is installed.
+    lists: PathBuf,
     programs: PathBuf,
     node: PathBuf,
 }
@@ -71,6 +73,22 @@ impl Installed {
         self.npm().join("node_modules/.bin").join(name)
     }
 
+    /// The program of a client, installed if it is missing. Their installation scripts are not run, so a package that keeps its
+    /// program in another package for this platform is looked through.
+    pub(crate) fn agent(&self, name: &str) -> Result<PathBuf> {
+        agents(&self.lists, &self.folder.join("agents"))?;
+        let modules = self.folder.join("agents/node_modules");
+        if name != "claude" {
+            return Ok(modules.join(".bin").join(name));
+        }
+        let packages = modules.join("@anthropic-ai").read_dir()?;
+        let programs = packages.flatten().map(|package| package.path().join(name));
+        programs
+            .into_iter()
+            .find(|program| program.is_file())
+            .context("the package of Claude Code has no program")
+    }
+
     /// For the files of one run.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.folder.join("run")
@@ -95,7 +113,7 @@ pub(crate) fn install(root: &Path) -> Result<Installed> {
     packages.map_err(|_| anyhow!("the installation panicked"))??;
     let programs = built?.program("bridgehead")?.with_file_name("");
     let node = node(&folder)?;
-    Ok(Installed { folder, programs, node })
+    Ok(Installed { folder, lists: root.join("foreign"), programs, node })
 }
 
 /// Installs the foreign packages quietly.
@@ -116,6 +134,15 @@ fn folder() -> Result<PathBuf> {
     Ok(steps::target_folder()?.join("foreign"))
 }
 
+/// The clients that the gateway writes itself into: most of a gigabyte, which only one part needs.
+fn agents(lists: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    for list in ["package.json", "package-lock.json"] {
+        fs::copy(lists.join("agents").join(list), folder.join(list))?;
+    }
+    npm_install(folder, &lists.join("agents/package-lock.json"))
+}
+
 fn npm(lists: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("clients"))?;
     for scripts in ["", "clients"] {
@@ -126,9 +153,13 @@ fn npm(lists: &Path, folder: &Path) -> Result<()> {
             }
         }
     }
+    npm_install(folder, &lists.join("package-lock.json"))
+}
+
+fn npm_install(folder: &Path, list: &Path) -> Result<()> {
     // The lock file names no host, so that any mirror works. `npm ci` refuses such a lock file if a mirror lacks the
     // packages of other platforms; `npm install` accepts it and keeps to it.
-    once(folder, &lists.join("package-lock.json"), || {
+    once(folder, list, || {
         let quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"];
         succeed(command("npm").arg("install").args(quiet).current_dir(folder), "npm install")
     })

@@ -41,6 +41,8 @@ pub(crate) struct Outcomes {
     pub(crate) access: Group,
     /// The first hour of a new user.
     pub(crate) hour: Group,
+    /// By client that the gateway writes itself into.
+    pub(crate) connect: Group,
     /// Whether processes ended.
     pub(crate) processes: Group,
 }
@@ -120,6 +122,7 @@ impl Outcomes {
             &self.interactive,
             &self.access,
             &self.hour,
+            &self.connect,
             &self.processes,
         ];
         groups.into_iter().flat_map(|group| &group.0)
@@ -144,6 +147,7 @@ impl Outcomes {
             (&self.interactive, "interactive: client · era · transport"),
             (&self.access, "sign-in: client · era · way"),
             (&self.hour, "steps"),
+            (&self.connect, "connected client · way"),
         ];
         // A part that was not run has no table.
         let tables = tables.into_iter().filter(|(group, _)| !group.0.is_empty());
@@ -174,6 +178,7 @@ impl Outcomes {
             "interactive": group(&self.interactive),
             "access": group(&self.access),
             "hour": group(&self.hour),
+            "connect": group(&self.connect),
             "processes": group(&self.processes),
         })
     }

@@ -4,8 +4,7 @@
 //! files and opens none of them. Variables, folder and platform come in as values, so that every path can be tested on any
 //! machine.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "`import` and `connect` are the readers of the table"))]
-
+pub(crate) mod edit;
 mod places;
 mod table;
 

@@ -186,7 +186,9 @@ pub(crate) static CLIENTS: [Client; 19] = [
             by: By::Command("gemini"),
             http: Http::Header("${X}"),
             restart: false,
-            trust: Some("Gemini CLI uses the servers of a project only in folders that you trust"),
+            trust: Some(
+                "Gemini CLI uses no server, not even your own, in a folder that you have not trusted",
+            ),
         },
     },
     Client {

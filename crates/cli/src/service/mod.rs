@@ -25,8 +25,7 @@ use super::exit::Exit;
 use super::world::World;
 use super::{Run, output};
 
-#[expect(unused_imports, reason = "for `connect`, which chooses HTTP where a service is installed")]
-pub(crate) use self::status::{Installed, installed};
+pub(crate) use self::status::installed;
 
 /// Run the gateway as a service of your user, by systemd
 #[derive(Debug, Args)]

@@ -48,7 +48,6 @@ impl Installed {
 }
 
 /// The service of this user, if `service install` has installed one. Asks only the file system.
-#[expect(dead_code, reason = "for `connect`, which chooses HTTP where a service is installed")]
 pub(crate) fn installed(world: &World) -> Option<Installed> {
     find(&folder(world).ok()?).ok().flatten()
 }

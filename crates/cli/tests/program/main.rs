@@ -12,6 +12,7 @@ mod answers;
 mod asking;
 mod bounds;
 mod common;
+mod connect;
 mod doctor;
 mod door;
 mod example;

@@ -1,0 +1,195 @@
+//! Disconnects one client: gives its file back as it was, or takes just our entry away.
+
+use std::fs;
+use std::path::Path;
+
+use super::entry::{self, is_ours};
+use super::file::{self, FileError};
+use super::outcome::{Outcome, State};
+use super::own_command;
+use super::place::{self, Target, surroundings};
+use super::record::{Before, How, Record, Records};
+use crate::clients::edit::{self, Format, Place};
+use crate::clients::{By, Client, Scope};
+use crate::world::World;
+
+/// What to take back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Undo<'u> {
+    pub(crate) world: &'u World,
+    pub(crate) records: &'u Records,
+    pub(crate) scope: Scope,
+    pub(crate) name: &'u str,
+    /// The address of the gateway, by which an entry for HTTP is recognised.
+    pub(crate) url: Option<&'u str>,
+    pub(crate) dry_run: bool,
+    pub(crate) edits_only: bool,
+}
+
+impl Undo<'_> {
+    /// Disconnects a client.
+    pub(crate) fn disconnect(&self, client: &'static Client) -> Outcome {
+        let mut outcome = Outcome::new(client, self.name);
+        let (Some(target), Some(format)) =
+            (place::target(client, self.scope, surroundings(self.world)), entry::format(client.form))
+        else {
+            return outcome.failed("Bridgehead does not change its file; take the entry out by hand");
+        };
+        // A recorded file counts even if the client would write to another one today.
+        let recorded = self.records.all().into_iter().find(|record| {
+            record.client == client.id && record.name == self.name && self.is_in_scope(record, client)
+        });
+        let file = recorded.as_ref().map_or(target.file, |record| record.file.clone());
+        let target = Target { file, keys: target.keys };
+        outcome.file = Some(target.file.clone());
+        match self.undo(client, &target, format, recorded.as_ref(), &mut outcome) {
+            Ok(state) => outcome.state = state,
+            Err(error) => return outcome.failed(error.to_string()),
+        }
+        if self.dry_run {
+            return outcome;
+        }
+        if let Err(error) = self.records.forget(client.id, &target.file, self.name) {
+            outcome.warnings.push(format!("the record of the connection cannot be removed: {error}"));
+        }
+        if client.connect.by == By::Snippet && outcome.state == State::NotConnected {
+            return outcome.failed("Bridgehead did not write its file; take the entry out by hand");
+        }
+        if client.connect.restart && outcome.state != State::NotConnected {
+            outcome.next.push(format!("restart {}", client.title));
+        }
+        outcome
+    }
+
+    fn is_in_scope(&self, record: &Record, client: &Client) -> bool {
+        let candidates = match self.scope {
+            Scope::User => client.user_files(surroundings(self.world)),
+            Scope::Project => client.project_files(surroundings(self.world)),
+        };
+        candidates.iter().any(|candidate| candidate.path == record.file)
+    }
+
+    fn undo(
+        &self,
+        client: &'static Client,
+        target: &Target,
+        format: Format,
+        record: Option<&Record>,
+        outcome: &mut Outcome,
+    ) -> Result<State, FileError> {
+        let Some(now) = file::read(&target.file)? else { return Ok(State::NotConnected) };
+        if let Some(state) = self.restore(target, &now, record, outcome)? {
+            return Ok(state);
+        }
+        let edit = |text: Option<&str>| self.edit(target, format, record, text);
+        let Some((after, ())) = edit(Some(&now))? else { return Ok(State::NotConnected) };
+        if self.dry_run {
+            outcome.text = Some(super::diff::diff(&now, &after));
+            return Ok(State::Planned);
+        }
+        if self.by_command(client, target, format, outcome) {
+            outcome.how = Some(How::Command);
+            return Ok(State::Removed);
+        }
+        let change = file::change(&target.file, true, edit)?;
+        outcome.how = Some(How::Edit);
+        outcome.backup = change.and_then(|change| change.backup);
+        Ok(State::Removed)
+    }
+
+    /// Gives the file back as it was, if nobody has changed it since.
+    fn restore(
+        &self,
+        target: &Target,
+        now: &str,
+        record: Option<&Record>,
+        outcome: &mut Outcome,
+    ) -> Result<Option<State>, FileError> {
+        let Some((record, original)) =
+            record.and_then(|record| Some((record, record.original(now.as_bytes())?)))
+        else {
+            return Ok(None);
+        };
+        match original {
+            // The client made it and keeps other things there.
+            None if record.how == How::Command => return Ok(None),
+            None if self.dry_run => {
+                outcome.text = Some(super::diff::diff(now, ""));
+                return Ok(Some(State::Planned));
+            }
+            None => {
+                let removed = fs::remove_file(&target.file);
+                removed.map_err(|error| {
+                    FileError::Refused(format!("`{}` cannot be removed: {error}", target.file.display()))
+                })?;
+            }
+            Some(before) if self.dry_run => {
+                outcome.text = Some(super::diff::diff(now, &String::from_utf8_lossy(&before)));
+                return Ok(Some(State::Planned));
+            }
+            Some(before) => {
+                file::put(&target.file, Some(now.as_bytes()), &before, false)?;
+                // It has the same content as the file now.
+                if let Before::Kept { backup, .. } = &record.before {
+                    drop(fs::remove_file(backup));
+                }
+            }
+        }
+        Ok(Some(State::Restored))
+    }
+
+    /// The text without our entry; `None` if it has none.
+    fn edit(
+        &self,
+        target: &Target,
+        format: Format,
+        record: Option<&Record>,
+        text: Option<&str>,
+    ) -> Result<Option<(String, ())>, FileError> {
+        let text = text.unwrap_or_default();
+        let broken = |error| FileError::Broken { file: target.file.clone(), error };
+        let path = place::path(format, text, target.keys).map_err(broken)?;
+        let place = Place { path, name: self.name };
+        let Some(there) = edit::find(format, text, place).map_err(broken)? else { return Ok(None) };
+        if record.is_none() && !is_ours(&there, self.url) {
+            return Err(FileError::Refused(format!(
+                "the entry `{}` in `{}` starts something else, so it stays",
+                self.name,
+                target.file.display()
+            )));
+        }
+        let added = record.and_then(|record| record.added.as_ref());
+        Ok(Some((edit::remove(format, text, place, added).map_err(broken)?, ())))
+    }
+
+    /// Lets the client's own command take the entry away; says whether it did.
+    fn by_command(
+        &self,
+        client: &'static Client,
+        target: &Target,
+        format: Format,
+        outcome: &mut Outcome,
+    ) -> bool {
+        let (Some(args), Some(program), false) = (
+            own_command::removing(client, self.scope, self.name),
+            own_command::program(client, &self.world.variables),
+            self.edits_only,
+        ) else {
+            return false;
+        };
+        let ran = own_command::run(&program, args, &self.world.variables, self.world.folder());
+        let why = match ran {
+            Err(error) => error,
+            Ok(()) if is_gone(&target.file, format, target.keys, self.name) => return true,
+            Ok(()) => "its entry is still in the file".to_owned(),
+        };
+        outcome.warnings.push(format!("`{program}` did not remove the entry, so the file is edited: {why}"));
+        false
+    }
+}
+
+fn is_gone(file: &Path, format: Format, keys: crate::clients::Keys, name: &str) -> bool {
+    let Ok(Some(text)) = file::read(file) else { return true };
+    let path = place::path(format, &text, keys).unwrap_or_default();
+    edit::find(format, &text, Place { path, name }).is_ok_and(|entry| entry.is_none())
+}
