@@ -77,14 +77,15 @@ mod tests {
     fn pages_must_be_linked_and_listed() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        for folder in ["docs/errors", "docs/decisions", "docs/library", "crates"] {
+        for folder in ["docs/deep/er", "crates"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         let write = |page: &str, text: &str| fs::write(root.join(page), text).unwrap();
         for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "crates/README.md"] {
             write(page, "# A page\n");
         }
-        let listed = "[a](a.md) [b](../ARCHITECTURE.md) [c](../CONTRIBUTING.md) [d](../CHANGELOG.md)";
+        write("docs/deep/er/f.md", "# F\n");
+        let listed = "[a](a.md) [f](deep/er/f.md) [b](../ARCHITECTURE.md) [c](../CONTRIBUTING.md) [d](../CHANGELOG.md)";
         write("docs/SUMMARY.md", listed);
         write("docs/a.md", "# A\n\n[here](#a) [there](../README.md#a-page)\n");
         check(root).unwrap();
@@ -104,6 +105,7 @@ mod tests {
             &listed.replace("[a](a.md)", ""),
             "docs/SUMMARY.md does not list docs/a.md",
         );
+        broken("docs/deep/er/f.md", "[gone](g.md)", "docs/deep/er/f.md: the link to `g.md` leads nowhere");
         broken("docs/SUMMARY.md", &format!("{listed} [e](e.md)"), "the link to `e.md` leads nowhere");
         check(root).unwrap();
     }

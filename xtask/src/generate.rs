@@ -13,7 +13,8 @@ use crate::steps::{self, Variables};
 /// Tests that compare a committed page with its source, and write it where `UPDATE_REFERENCE` is set.
 const PAGES: &[&[&str]] = &[
     &["--package", "bridgehead-config", "--test", "reference", "--test", "schema"],
-    &["--package", "bridgehead-cli", "--bin", "bridgehead", "are_fresh"],
+    &["--package", "bridgehead-events", "--test", "pages"],
+    &["--package", "bridgehead-cli", "--bin", "bridgehead", "fresh"],
 ];
 
 /// Writes all pages.

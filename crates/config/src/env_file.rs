@@ -11,7 +11,7 @@ pub struct BadLine(pub usize);
 /// The entries of a text of `NAME=value` lines, such as an `env_file`, in its order.
 ///
 /// # Errors
-/// The first line that is none.
+/// The first malformed line.
 pub fn parse(text: &str) -> Result<Vec<(String, String)>, BadLine> {
     let mut entries = Vec::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {

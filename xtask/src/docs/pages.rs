@@ -28,12 +28,18 @@ impl Page {
     /// Every page of the repository.
     pub(super) fn all(root: &Path) -> Result<Vec<Self>> {
         let mut paths: Vec<PathBuf> = AT_ROOT.iter().map(PathBuf::from).collect();
-        for folder in ["docs", "docs/errors", "docs/decisions", "docs/library"] {
-            let entries =
-                fs::read_dir(root.join(folder)).with_context(|| format!("{folder} could not be read"))?;
+        let mut folders = vec![PathBuf::from("docs")];
+        while let Some(folder) = folders.pop() {
+            let entries = fs::read_dir(root.join(&folder))
+                .with_context(|| format!("{} could not be read", folder.display()))?;
             for entry in entries {
-                let path = Path::new(folder).join(entry?.file_name());
-                if path.extension().is_some_and(|extension| extension == "md") && path != Path::new(SUMMARY) {
+                let entry = entry?;
+                let path = folder.join(entry.file_name());
+                if entry.file_type()?.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "md")
+                    && path != Path::new(SUMMARY)
+                {
                     paths.push(path);
                 }
             }

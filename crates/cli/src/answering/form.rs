@@ -1,6 +1,6 @@
 //! The forms that servers ask a person to fill in: their fields, what a typed text means for a field, and whether it fits.
 //!
-//! Knows nothing of terminals. A field that is none of the usual kinds is typed as JSON.
+//! Knows nothing of terminals. A field of an unusual kind is typed as JSON.
 
 use bridgehead_schema::Validator;
 use bridgehead_wire::{Object, Raw};
