@@ -100,7 +100,13 @@ fn text(status: &Value) -> String {
             text.push_str(&format!("  restart the gateway to apply `{}`\n", one_line(setting, 200)));
         }
     }
-    let upstreams = status["upstreams"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut upstreams = status["upstreams"].as_array().cloned().unwrap_or_default();
+    for server in status["arriving"].as_array().into_iter().flatten() {
+        let state = server["state"].as_str().unwrap_or("?");
+        let mut server = server.clone();
+        server["state"] = json!(format!("{state}, not in effect yet"));
+        upstreams.push(server);
+    }
     if upstreams.is_empty() {
         text.push_str("  no servers\n");
         return text;
@@ -109,7 +115,7 @@ fn text(status: &Value) -> String {
     let mut rows = vec![title.map(str::to_owned).to_vec()];
     rows.extend(upstreams.iter().map(row));
     text.push_str(&output::table(&rows));
-    for server in upstreams {
+    for server in &upstreams {
         text.push_str(&trouble(server));
     }
     text
@@ -277,5 +283,21 @@ mod tests {
           restart the gateway to apply `http.listen`
           no servers
         ");
+    }
+
+    /// JOIN-5: a server of a new configuration is shown while it starts.
+    #[test]
+    fn arriving_servers_are_shown() {
+        let arriving = json!({"instance": "a", "counters": {}, "arriving": [
+            {"name": "new", "state": "starting", "reason": "it has given no usable answer for 9 s", "stderr": ["fetching"]},
+        ]});
+        let shown = text(&arriving);
+        for words in [
+            "  new     starting, not in effect yet  ",
+            "  new: it has given no usable answer",
+            "stderr: fetching",
+        ] {
+            assert!(shown.contains(words), "{shown}");
+        }
     }
 }

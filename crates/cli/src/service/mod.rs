@@ -147,6 +147,13 @@ fn folder(world: &World) -> Result<PathBuf, String> {
     }
 }
 
+/// Whether npx or uvx has put a program where they remove it again.
+fn is_in_cache(program: &Path) -> bool {
+    let parts: Vec<_> = program.components().map(|part| part.as_os_str()).collect();
+    parts.iter().any(|part| *part == "_npx")
+        || parts.windows(2).any(|pair| pair[0] == "uv" && pair[1] != "tools")
+}
+
 /// The URL at an address.
 fn url(listen: SocketAddr) -> String {
     format!("http://{listen}{ENDPOINT}")
@@ -198,9 +205,9 @@ impl Install {
         check_reachable(listen, asks).map_err(|error| error.to_string())?;
         let program =
             std::env::current_exe().map_err(|error| format!("this program is not found: {error}"))?;
-        if program.components().any(|part| part.as_os_str() == "_npx") {
+        if is_in_cache(&program) {
             output::talk(&format!(
-                "warning: {} lies in a cache of npx, which is cleared at times; install Bridgehead and run this again",
+                "warning: {} lies in a cache of npx or uvx, which is cleared at times; install Bridgehead and run this again",
                 program.display()
             ));
         }
@@ -370,5 +377,23 @@ impl Uninstall {
             systemctl.run(&["daemon-reload"])?;
         }
         Ok(ours.iter().map(|file| file.path().to_owned()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_in_caches_are_recognised() {
+        for (program, expected) in [
+            ("/home/me/.npm/_npx/0123/node_modules/bridgehead/bin/bridgehead", true),
+            ("/home/me/.cache/uv/archive-v0/0123/bin/bridgehead", true),
+            ("/home/me/.local/share/uv/tools/bridgehead/bin/bridgehead", false),
+            ("/usr/lib/node_modules/bridgehead/bin/bridgehead", false),
+            ("/home/me/.cargo/bin/bridgehead", false),
+        ] {
+            assert_eq!(is_in_cache(Path::new(program)), expected, "{program}");
+        }
     }
 }

@@ -108,7 +108,10 @@ impl Mark {
     ///
     /// # Errors
     /// If the gateway does not answer.
-    #[expect(dead_code, reason = "for the verbs that change the file of a running gateway")]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for the verbs that change the file of a running gateway")
+    )]
     pub(crate) async fn of(instance: &Instance) -> Result<Self, Refused> {
         get(instance, "status").await.map(|status| Self::in_status(&status))
     }
@@ -132,7 +135,7 @@ pub(crate) struct TakenOver {
 ///
 /// # Errors
 /// If the gateway does not answer any more.
-#[expect(dead_code, reason = "for the verbs that change the file of a running gateway")]
+#[cfg_attr(not(test), expect(dead_code, reason = "for the verbs that change the file of a running gateway"))]
 pub(crate) async fn watch_running(
     instance: &Instance,
     mark: &Mark,
@@ -233,7 +236,82 @@ fn note(happening: &Happening) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    /// A gateway that answers with these statuses, and then with the last one again and again.
+    fn gateway(folder: &Path, statuses: Vec<Value>) -> (Instance, JoinHandle<()>) {
+        let socket = folder.join("gateway.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let answering = tokio::spawn(async move {
+            for number in 0.. {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let asked = client.read(&mut [0; 4096]).await.unwrap();
+                assert!(asked > 0, "a request");
+                let body = statuses[usize::min(number, statuses.len() - 1)].to_string();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+            }
+        });
+        let instance = json!({
+            "instance": "a", "pid": 1, "started": "", "version": "1", "addresses": [], "config": null,
+            "socket": socket, "token": "",
+        });
+        (serde_json::from_value(instance).unwrap(), answering)
+    }
+
+    /// What is seen of a change that ends with these statuses, after one from before the change.
+    async fn watched(statuses: Vec<Value>, within: Duration) -> (Vec<Stage>, Option<(bool, String)>) {
+        let folder = tempfile::tempdir().unwrap();
+        let before =
+            json!({"upstreams": [{"name": "a", "state": "ready", "tools": 1}], "reload": {"time": "1"}});
+        let (instance, answering) = gateway(folder.path(), std::iter::once(before).chain(statuses).collect());
+        let mark = Mark::of(&instance).await.unwrap();
+        let names = ["a".to_owned(), "b".to_owned()];
+        let seen = watch_running(&instance, &mark, &names, within, Form::Silent).await.unwrap();
+        answering.abort();
+        (seen.servers.into_iter().map(|server| server.stage).collect(), seen.reload)
+    }
+
+    /// JOIN-5: a change of a running gateway is watched until the gateway has taken it over and every server has settled, or says
+    /// that it cannot, or until the time is over.
+    #[tokio::test]
+    async fn a_change_of_a_running_gateway_can_be_watched() {
+        let long = Duration::from_secs(600);
+        let status = |time: &str, ok: bool, second: &str| {
+            json!({
+                "upstreams": [{"name": "a", "state": "ready", "tools": 2}, {"name": "b", "state": second, "tools": 3}],
+                "reload": {"time": time, "ok": ok, "message": "m"},
+            })
+        };
+        let arriving =
+            json!({"upstreams": [], "arriving": [{"name": "b", "state": "ready"}], "reload": {"time": "1"}});
+        let (stages, reload) =
+            watched(vec![arriving, status("2", true, "starting"), status("2", true, "ready")], long).await;
+        assert_eq!(stages, [Stage::Ready { tools: 2 }, Stage::Ready { tools: 3 }]);
+        assert_eq!(reload, Some((true, "m".to_owned())));
+
+        let (stages, reload) = watched(vec![status("2", false, "starting")], long).await;
+        assert_eq!(stages, [Stage::Ready { tools: 2 }, Stage::Starting], "it is not waited for");
+        assert_eq!(reload, Some((false, "m".to_owned())));
+
+        let (stages, reload) = watched(vec![status("1", true, "ready")], Duration::ZERO).await;
+        assert_eq!((stages.len(), reload), (2, None), "nothing was taken over in time");
+
+        let folder = tempfile::tempdir().unwrap();
+        let (instance, answering) = gateway(folder.path(), vec![json!({})]);
+        let mark = Mark::of(&instance).await.unwrap();
+        answering.abort();
+        assert!(answering.await.is_err(), "it is gone");
+        let gone = watch_running(&instance, &mark, &["a".to_owned()], long, Form::Silent).await;
+        assert!(matches!(gone, Err(Refused::Unreachable(_))), "{gone:?}");
+    }
 
     /// JOIN-5: live lines only on a terminal, plain lines in a pipe, log lines where a gateway serves, and nothing if the log is
     /// off.
