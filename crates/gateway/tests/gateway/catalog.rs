@@ -465,8 +465,7 @@ async fn instructions_of_the_servers() {
     let fixture = Fixture::start(&servers, |_| ());
     fixture.gateway.settled().await;
     assert_eq!(fixture.gateway.instructions().as_deref(), Some(text));
-    let shaken: Value =
-        fixture.gateway.initialize(&bridgehead_gateway::Principal::local(), LEGACY).decode().unwrap();
+    let shaken: Value = fixture.gateway.initialize(&Principal::local(), LEGACY).decode().unwrap();
     assert_eq!(
         (shaken["instructions"].as_str(), shaken["protocolVersion"].as_str()),
         (Some(text), Some("2025-11-25"))
@@ -480,13 +479,7 @@ async fn instructions_of_the_servers() {
     let silent = Fixture::start(&[("mute", mock(&["a"]))], |_| ());
     silent.gateway.settled().await;
     assert_eq!(silent.gateway.instructions(), None);
-    assert!(
-        !silent
-            .gateway
-            .initialize(&bridgehead_gateway::Principal::local(), LEGACY)
-            .as_str()
-            .contains("instructions")
-    );
+    assert!(!silent.gateway.initialize(&Principal::local(), LEGACY).as_str().contains("instructions"));
     silent.end().await;
 }
 
