@@ -333,12 +333,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "secrets come from files and listed commands, and are never printed or put into arguments",
     ),
     kept("ACC", 9, "failed sign-ins, denials, keys and policies are in the record"),
-    later(
-        "JOIN",
-        1,
-        "`import` merges the files of known clients and copies no secret into a readable file",
-        START,
-    ),
+    kept("JOIN", 1, "`import` merges the files of known clients and copies no secret into a readable file"),
     kept("JOIN", 2, "`connect` and `disconnect` edit a client's file and restore it byte for byte"),
     later(
         "JOIN",

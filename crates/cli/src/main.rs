@@ -16,6 +16,7 @@ mod doctor;
 mod events;
 mod exit;
 mod explain;
+mod import;
 mod instance;
 mod key;
 mod log;
@@ -83,6 +84,7 @@ fn help() -> String {
 
 const EXAMPLES: &str = "Examples:
   bridgehead serve                          the gateway on http://127.0.0.1:4848/mcp
+  bridgehead import                         the servers of your other MCP clients
   bridgehead tools                          what the configured servers offer
   bridgehead call add --args '{\"a\":1,\"b\":2}'
   bridgehead check                          the configuration, and whether each server starts
@@ -136,6 +138,7 @@ enum Verb {
     Audit(audit::Audit),
     Key(key::Keys),
     Service(service::Service),
+    Import(import::Import),
     Explain(explain::Explain),
     Completions(completions::Completions),
     #[command(hide = true)]
@@ -164,6 +167,7 @@ impl Verb {
             Self::Audit(verb) => verb,
             Self::Key(verb) => verb,
             Self::Service(verb) => verb,
+            Self::Import(verb) => verb,
             Self::Explain(verb) => verb,
             Self::Completions(verb) => verb,
             Self::DemoServer(verb) => verb,

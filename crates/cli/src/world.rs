@@ -88,6 +88,11 @@ impl World {
         &self.folder
     }
 
+    /// Whether there is a user at a terminal to ask.
+    pub(crate) const fn asks(&self) -> bool {
+        self.asks
+    }
+
     /// What the user agreed to.
     pub(crate) const fn trust(&self) -> &Trust {
         &self.trust

@@ -148,6 +148,8 @@ pub(crate) struct Surroundings<'a> {
 pub(crate) struct Candidate {
     pub(crate) path: PathBuf,
     pub(crate) scope: Scope,
+    /// The folder of the project, for a project's file.
+    pub(crate) project: Option<PathBuf>,
     pub(crate) keys: Keys,
 }
 

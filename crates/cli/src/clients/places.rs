@@ -16,7 +16,8 @@ pub(super) fn candidates(
         for root in roots(file.root, surroundings) {
             for path in expand(&root, file.path) {
                 if !all.iter().any(|other| other.path == path) {
-                    all.push(Candidate { path, scope, keys: file.keys.unwrap_or(client.keys) });
+                    let project = (scope == Scope::Project).then(|| root.clone());
+                    all.push(Candidate { path, scope, project, keys: file.keys.unwrap_or(client.keys) });
                 }
             }
         }
@@ -231,6 +232,8 @@ mod tests {
             let surroundings = Surroundings { variables: &none, folder, platform: Platform::Linux };
             let files = Client::named(client).unwrap().project_files(surroundings);
             assert!(files.iter().all(|file| file.scope == Scope::Project));
+            let inside = |file: &Candidate| file.path.starts_with(file.project.as_ref().unwrap());
+            assert!(files.iter().all(inside), "{files:?}");
             files.iter().map(|file| file.path.strip_prefix(top).unwrap().display().to_string()).collect()
         };
         assert_eq!(found("claude-code", &inner), ["repository/inner/.mcp.json"]);

@@ -16,6 +16,8 @@ pub(crate) struct ServerEntry {
     pub(crate) launch: EntryLaunch,
     /// Variables of a program, in order.
     pub(crate) env: Vec<(String, Secret)>,
+    /// Names of further variables that a program inherits from the gateway.
+    pub(crate) inherit_env: Vec<String>,
     /// Headers of a remote server, in order.
     pub(crate) headers: Vec<(String, Secret)>,
     /// A file with further variables.
@@ -76,6 +78,7 @@ impl ServerEntry {
         Self {
             launch,
             env: Vec::new(),
+            inherit_env: Vec::new(),
             headers: Vec::new(),
             env_file: None,
             disabled: None,
@@ -114,6 +117,7 @@ impl ServerEntry {
         let timeout = find(table, "request_timeout_ms").and_then(Item::as_integer);
         Some(Self {
             env: map("env"),
+            inherit_env: list("inherit_env").unwrap_or_default(),
             headers: map("headers"),
             env_file: text("env_file"),
             disabled: is_off.then(|| reason().unwrap_or_default()),
@@ -146,6 +150,9 @@ impl ServerEntry {
         }
         if let Some(file) = &self.env_file {
             put(&mut table, "env_file", file.as_str());
+        }
+        if !self.inherit_env.is_empty() {
+            put(&mut table, "inherit_env", self.inherit_env.iter().collect::<Array>());
         }
         if let Some(reason) = &self.disabled {
             let mut off = Value::from(true);

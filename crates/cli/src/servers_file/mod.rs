@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use bridgehead::config::{Config, ConfigError, Secret, load_text, user_file};
 use rustix::fs::{FlockOperation, flock};
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "the verbs that write servers follow"))]
 pub(crate) use self::entry::EntryTransport;
 pub(crate) use self::entry::{EntryLaunch, ServerEntry};
 pub(crate) use self::secrets::{has_secret, has_secret_argument, looks_secret};
@@ -261,13 +260,13 @@ impl ServersFile {
             EntryLaunch::Program { args, .. } if has_secret_argument(args) => {
                 put.exposed.push("args".to_owned());
             }
-            EntryLaunch::Remote { url, .. } if has_secret(url) => match after_host(url) {
-                Some((host, rest)) if !rest.contains("${") => {
+            EntryLaunch::Remote { url, .. } if has_secret(url) => match secret_part(url) {
+                Some((host, rest)) => {
                     let variable = self.secrets.take(name, "url", rest, &others);
                     *url = format!("{host}${{{variable}}}");
                     put.placed.push(Placed { key: "url".to_owned(), variable });
                 }
-                _ => put.exposed.push("url".to_owned()),
+                None => put.exposed.push("url".to_owned()),
             },
             EntryLaunch::Program { .. } | EntryLaunch::Remote { .. } => {}
         }
@@ -275,7 +274,12 @@ impl ServersFile {
         let mut text = self.text.clone();
         if !put.placed.is_empty() && !self.secrets.named {
             let file = self.secrets.path.file_name().unwrap_or_default().to_string_lossy();
-            text = edits::name_env_file(&text, &file).map_err(|_| by_hand())?;
+            text = match self.before {
+                Some(_) => edits::name_env_file(&text, &file),
+                // In a file of our own it comes first.
+                None => edits::name_env_file("", &file).map(|named| format!("{named}\n{text}")),
+            }
+            .map_err(|_| by_hand())?;
             self.secrets.named = true;
         }
         self.text = edits::put(&text, name, &entry)
@@ -408,6 +412,20 @@ fn check(path: &Path, text: Vec<u8>, world: &World) -> Result<Config, ConfigErro
     load_text(path, text, &world.environment.clone().without_secrets(), world.folder())
 }
 
+/// Why the gateway would refuse a configuration at this path with this server alone.
+pub(crate) fn refusal(name: &str, entry: &ServerEntry, path: &Path, world: &World) -> Option<String> {
+    let Ok(text) = edits::put("", name, entry) else {
+        return Some("it cannot be written".to_owned());
+    };
+    let first = |error: ConfigError| error.0.first().map(|diagnostic| diagnostic.message.clone());
+    check(path, text.into_bytes(), world).err().map(|error| first(error).unwrap_or_default())
+}
+
+/// The address of a server's host and the rest, if the rest looks like a secret and can go elsewhere.
+pub(crate) fn secret_part(url: &str) -> Option<(&str, &str)> {
+    after_host(url).filter(|(_, rest)| has_secret(url) && !rest.contains("${"))
+}
+
 /// Keeps the user's agreement to a file that the user edits with a verb. Returns why that is not possible.
 fn renew_trust(path: &Path, before: Option<&[u8]>, after: &[u8], world: &World) -> Option<String> {
     // Nobody but the user wrote a file that did not exist.
@@ -440,7 +458,7 @@ fn unused_name(config: &Path) -> PathBuf {
 }
 
 /// The variable for a value of a server: `GITHUB_TOKEN` for `TOKEN`, and for `GITHUB_TOKEN`, of `github`.
-fn variable_name(server: &str, key: &str) -> String {
+pub(crate) fn variable_name(server: &str, key: &str) -> String {
     let upper = |text: &str| -> String {
         let letter = |next: char| if next.is_ascii_alphanumeric() { next.to_ascii_uppercase() } else { '_' };
         text.chars().map(letter).collect()

@@ -53,7 +53,8 @@ fn without_references(text: &str) -> String {
     let mut own = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
-        own.push_str(before);
+        // A `$` before it makes it a text, which is no secret either: programs replace such texts themselves.
+        own.push_str(before.strip_suffix('$').unwrap_or(before));
         rest = match after.split_once('}') {
             Some((_, after)) => after,
             None => "",
@@ -117,6 +118,7 @@ mod tests {
         for words in [
             &["-y", "@modelcontextprotocol/server-filesystem", "/"][..],
             &["--api-key", "${API_KEY}"],
+            &["--header", "Authorization:$${AUTH_HEADER}"],
             &["--token=${T}", "--token"],
             &["--token", "--verbose"],
         ] {

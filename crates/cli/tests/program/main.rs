@@ -16,6 +16,7 @@ mod connect;
 mod doctor;
 mod door;
 mod example;
+mod import;
 mod keys;
 mod leaks;
 mod limits;
