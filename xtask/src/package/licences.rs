@@ -113,7 +113,9 @@ fn chosen(files: Vec<String>, licence: &str) -> Vec<String> {
 }
 
 fn page(lines: &BTreeSet<String>, texts: &BTreeMap<String, BTreeSet<String>>) -> Result<String> {
-    let mut page = "The programs contain code of these libraries, under these licences:\n\n".to_owned();
+    let mut page = "The programs contain code of these libraries, under these licences:\n\n\
+                    the C library musl: MIT\nthe standard library of Rust: MIT OR Apache-2.0\n"
+        .to_owned();
     for line in lines {
         writeln!(page, "{line}")?;
     }
