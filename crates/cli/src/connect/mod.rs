@@ -12,6 +12,8 @@ mod list;
 mod one;
 mod outcome;
 mod own_command;
+#[cfg(test)]
+mod pages_tests;
 mod place;
 mod record;
 mod undo;
