@@ -164,6 +164,9 @@ impl Current {
 impl Limiter for Limits {
     fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError> {
         let current = self.current.load();
+        if current.book.rules.rules.is_empty() {
+            return Ok(Allowance::free());
+        }
         let account = current.accounts.of(&current.book, principal);
         if account.rules.is_empty() {
             return Ok(Allowance::free());

@@ -1,7 +1,8 @@
 //! Which patterns of which rules match a thing.
 //!
 //! Patterns are sorted by server first, so that a name is compared with those that can concern it: those of its server by
-//! name, those of servers by pattern, and those of every server. A pattern on all names (`github/*`) is compared with none.
+//! name, those of servers by pattern, and those of every server. A pattern on all names (`github/*`) is compared with none, and a
+//! pattern that many rules have is compared once.
 
 use std::collections::HashMap;
 
@@ -41,6 +42,8 @@ pub(super) struct Patterns {
     by_pattern: Vec<(GlobMatcher, Bucket)>,
     /// Of every server.
     everywhere: Bucket,
+    /// How many [`SameName`] there are.
+    pub(super) distinct: usize,
 }
 
 /// Patterns on the names of some servers.
@@ -50,7 +53,15 @@ pub(super) struct Bucket {
     pub(super) every_name: Vec<Pattern>,
     names: GlobSet,
     /// In the order of `names`.
-    pub(super) others: Vec<Pattern>,
+    others: Vec<SameName>,
+}
+
+/// All patterns of a bucket that match the same names.
+#[derive(Debug)]
+pub(super) struct SameName {
+    /// Its number among those of a [`Patterns`].
+    pub(super) number: usize,
+    pub(super) patterns: Vec<Pattern>,
 }
 
 impl Default for Bucket {
@@ -89,13 +100,20 @@ impl PatternsBuilder {
             let (every_name, others): (Vec<_>, Vec<_>) =
                 patterns.into_iter().partition(|(pattern, _)| is_everything(&pattern.name));
             let mut names = GlobSetBuilder::new();
-            for (_, glob) in &others {
-                names.add(glob.clone());
+            let (mut places, mut same): (HashMap<String, usize>, Vec<SameName>) = Default::default();
+            for (pattern, glob) in others {
+                let at = *places.entry(pattern.name.clone()).or_insert_with(|| {
+                    names.add(glob);
+                    same.push(SameName { number: built.distinct, patterns: Vec::new() });
+                    built.distinct += 1;
+                    same.len() - 1
+                });
+                same[at].patterns.push(pattern);
             }
             let bucket = Bucket {
                 every_name: every_name.into_iter().map(|(pattern, _)| pattern).collect(),
                 names: names.build().map_err(|error| refused(error.to_string()))?,
-                others: others.into_iter().map(|(pattern, _)| pattern).collect(),
+                others: same,
             };
             if is_everything(&server) {
                 built.everywhere = bucket;
@@ -121,7 +139,7 @@ impl Patterns {
 impl Bucket {
     /// All its patterns.
     pub(super) fn all(&self) -> impl Iterator<Item = &Pattern> {
-        self.every_name.iter().chain(&self.others)
+        self.every_name.iter().chain(self.others.iter().flat_map(|same| &same.patterns))
     }
 
     /// Those that match a name and not every name; `found` is scratch space.
@@ -129,7 +147,7 @@ impl Bucket {
         &'b self,
         name: &Candidate<'_>,
         found: &'b mut Vec<usize>,
-    ) -> impl Iterator<Item = &'b Pattern> {
+    ) -> impl Iterator<Item = &'b SameName> {
         found.clear();
         if !self.others.is_empty() {
             self.names.matches_candidate_into(name, found);

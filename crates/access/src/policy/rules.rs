@@ -11,7 +11,7 @@ use globset::Candidate;
 use sha2::{Digest, Sha256};
 
 use super::PolicyError;
-use super::patterns::{Bucket, Effect, Pattern, Patterns, PatternsBuilder};
+use super::patterns::{Bucket, Effect, Pattern, Patterns, PatternsBuilder, SameName};
 use super::template::{covers, covers_pattern, may_meet};
 use super::uri::resolved;
 use super::who::{RuleSet, WhoIndex};
@@ -38,6 +38,8 @@ pub(super) struct Rules {
 pub(super) struct Prepared {
     /// By kind and server.
     servers: RefCell<[HashMap<String, Arc<Summary>>; KINDS]>,
+    /// By kind and number of the patterns with the same name.
+    same_name: RefCell<[Vec<Option<Arc<Effects>>>; KINDS]>,
     found: RefCell<Vec<usize>>,
     scopes: RefCell<HashMap<Vec<usize>, Scopes>>,
 }
@@ -46,10 +48,37 @@ pub(super) struct Prepared {
 #[derive(Debug, Default)]
 struct Summary {
     server: String,
+    effects: Effects,
+}
+
+/// What several patterns do together.
+#[derive(Debug, Default, Clone)]
+struct Effects {
     denied: bool,
     allowed: bool,
     allowed_read_only: bool,
     scopes: Vec<usize>,
+}
+
+impl Effects {
+    /// Adds the patterns of the rules of a class.
+    fn add<'p>(&mut self, applied: &RuleSet, patterns: impl IntoIterator<Item = &'p Pattern>) {
+        for pattern in patterns.into_iter().filter(|pattern| applied.has(pattern.rule)) {
+            match pattern.effect {
+                Effect::Deny => self.denied = true,
+                Effect::Allow => self.allowed = true,
+                Effect::AllowReadOnly => self.allowed_read_only = true,
+                Effect::Scopes(needed) => self.scopes.push(needed),
+            }
+        }
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.denied |= other.denied;
+        self.allowed |= other.allowed;
+        self.allowed_read_only |= other.allowed_read_only;
+        self.scopes.extend_from_slice(&other.scopes);
+    }
 }
 
 impl Rules {
@@ -118,7 +147,7 @@ impl Rules {
             applied.has(pattern.rule) && matches!(pattern.effect, Effect::Allow | Effect::AllowReadOnly)
         };
         let mut patterns = self.patterns[kind].of_server(&server).flat_map(Bucket::all);
-        !summary.denied && (!self.denies_by_default || patterns.any(allows))
+        !summary.effects.denied && (!self.denies_by_default || patterns.any(allows))
     }
 
     /// Decides about a thing.
@@ -136,7 +165,7 @@ impl Rules {
     ) -> Decision {
         let kind = kind(action);
         let summary = prepared.summary(self, applied, kind, thing.server);
-        if summary.denied {
+        if summary.effects.denied {
             return Decision::Deny;
         }
         let name = thing.name.to_lowercase();
@@ -165,26 +194,19 @@ impl Rules {
         name: &str,
         read_only: bool,
     ) -> Decision {
-        let mut allowed =
-            !self.denies_by_default || summary.allowed || summary.allowed_read_only && read_only;
-        let mut scopes = summary.scopes.clone();
+        let mut effects = summary.effects.clone();
         let candidate = Candidate::new(name);
         let mut found = prepared.found.borrow_mut();
         for bucket in self.patterns[kind].of_server(&summary.server) {
-            for pattern in bucket.matching(&candidate, &mut found).filter(|pattern| applied.has(pattern.rule))
-            {
-                match pattern.effect {
-                    Effect::Deny => return Decision::Deny,
-                    Effect::Allow => allowed = true,
-                    Effect::AllowReadOnly => allowed |= read_only,
-                    Effect::Scopes(needed) => scopes.push(needed),
-                }
+            for same in bucket.matching(&candidate, &mut found) {
+                effects.join(&prepared.effects(applied, (kind, self.patterns[kind].distinct), same));
             }
         }
-        match (allowed, scopes.is_empty()) {
+        let allowed = !self.denies_by_default || effects.allowed || effects.allowed_read_only && read_only;
+        match (allowed && !effects.denied, effects.scopes.is_empty()) {
             (false, _) => Decision::Deny,
             (true, true) => Decision::Allow,
-            (true, false) => Decision::Scoped(prepared.scopes(self, scopes)),
+            (true, false) => Decision::Scoped(prepared.scopes(self, effects.scopes)),
         }
     }
 
@@ -202,7 +224,8 @@ impl Rules {
             let candidate = Candidate::new(&name);
             for bucket in self.patterns[kind(action)].of_server(&server) {
                 let every = bucket.every_name.iter();
-                let matching = every.chain(bucket.matching(&candidate, &mut found));
+                let matching = bucket.matching(&candidate, &mut found).flat_map(|same| &same.patterns);
+                let matching = every.chain(matching);
                 matching
                     .filter(|pattern| applied.has(pattern.rule))
                     .for_each(|pattern| rules.add(pattern.rule));
@@ -234,14 +257,7 @@ impl Rules {
     fn summary(&self, applied: &RuleSet, kind: usize, server: &str) -> Summary {
         let mut summary = Summary { server: server.to_owned(), ..Summary::default() };
         for bucket in self.patterns[kind].of_server(server) {
-            for pattern in bucket.every_name.iter().filter(|pattern| applied.has(pattern.rule)) {
-                match pattern.effect {
-                    Effect::Deny => summary.denied = true,
-                    Effect::Allow => summary.allowed = true,
-                    Effect::AllowReadOnly => summary.allowed_read_only = true,
-                    Effect::Scopes(needed) => summary.scopes.push(needed),
-                }
-            }
+            summary.effects.add(applied, &bucket.every_name);
         }
         summary
     }
@@ -256,6 +272,24 @@ impl Prepared {
         let summary = Arc::new(rules.summary(applied, kind, &server.to_lowercase()));
         servers.insert(server.to_owned(), Arc::clone(&summary));
         summary
+    }
+
+    /// What the patterns with the same name do for the class. `distinct` is how many such names the kind has.
+    fn effects(&self, applied: &RuleSet, (kind, distinct): (usize, usize), same: &SameName) -> Arc<Effects> {
+        let known = &mut self.same_name.borrow_mut()[kind];
+        known.resize(distinct, None);
+        match known.get_mut(same.number) {
+            Some(Some(effects)) => Arc::clone(effects),
+            found => {
+                let mut effects = Effects::default();
+                effects.add(applied, &same.patterns);
+                let effects = Arc::new(effects);
+                if let Some(place) = found {
+                    *place = Some(Arc::clone(&effects));
+                }
+                effects
+            }
+        }
     }
 
     /// All scopes of these patterns, each once. Tools that need the same scopes share the list.
