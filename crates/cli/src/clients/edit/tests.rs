@@ -410,7 +410,7 @@ proptest! {
             prop_assert_eq!(strict(&edited), Some(expected));
         }
         // Another entry that came later stays.
-        let later = Place { name: "zz", ..SERVERS };
+        let later = Place { name: "a-later-one", ..SERVERS };
         let (both, _) = insert(Format::Json, &edited, later, &Shape::Flag(true)).unwrap();
         let left = remove(Format::Json, &both, SERVERS, Some(&added)).unwrap();
         prop_assert_eq!(find(Format::Json, &left, SERVERS).unwrap(), None);
