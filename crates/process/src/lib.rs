@@ -2,7 +2,8 @@
 //! [`Child`] is stopped, or just dropped, the program and all its descendants are killed and reaped. On Linux a
 //! [`shim`] starts every program: no descendant can leave the tree, and the tree also ends when the gateway is
 //! killed. Elsewhere, and where the shim is not installed, a program leads a process group that is killed.
-//! [`Child::containment`] reports which of the two applies.
+//! [`Child::containment`] reports which of the two applies. The exception is a program that is started with [`detach`], to
+//! outlive its starter.
 //!
 //! Other crates decide what a program is for, when to restart it and what its output means. This crate knows
 //! pipes, not protocols.
@@ -20,6 +21,7 @@ mod code;
 mod confinement;
 #[cfg(target_os = "linux")]
 mod descent;
+mod detached;
 mod environment;
 mod exit;
 mod group;
@@ -49,6 +51,7 @@ pub use code::release_code;
 #[cfg(target_os = "linux")]
 pub use confinement::pretend_landlock;
 pub use confinement::{Confined, Confinement, Files};
+pub use detached::{Detached, detach, give_up_output, leave_session};
 pub use environment::{INHERITED, base_environment, held_back, own_environment};
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
