@@ -19,6 +19,7 @@ pub(crate) use bridgehead_front::{Api, Operators};
 use bridgehead_front::{Token, serve_control};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
@@ -122,6 +123,11 @@ pub fn running(directory: &Path) -> Vec<Instance> {
     found
 }
 
+/// The control socket of a gateway in this folder.
+pub fn socket(directory: &Path, instance: &str) -> PathBuf {
+    directory.join(format!("{instance}.sock"))
+}
+
 /// Whether a gateway listens on the socket. One that is too busy to accept counts as listening.
 fn answers(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
@@ -137,8 +143,9 @@ pub(crate) fn open(
     addresses: &[SocketAddr],
     version: &str,
     operators: Operators,
+    max_message_bytes: usize,
     shutdown: &CancellationToken,
-) -> (Api, Option<AbortOnDropHandle<()>>) {
+) -> (Api, Option<Serving>) {
     let api = |token| Api::new(gateway.clone(), token, operators, shutdown.clone());
     let Some(Control { directory, config }) = control.cloned() else { return (api(None), None) };
     let (token, text) = match Token::random("operator") {
@@ -155,10 +162,11 @@ pub(crate) fn open(
         version: version.to_owned(),
         addresses: addresses.to_vec(),
         config,
-        socket: directory.join(format!("{id}.sock")),
+        socket: socket(&directory, id),
         token: text.expose().to_owned(),
     };
     let (served, gateway, shutdown) = (api.clone(), gateway.clone(), shutdown.clone());
+    let (tell, opened) = oneshot::channel();
     // In the background, so that clients do not wait for the file system.
     let serving = tokio::spawn(async move {
         let socket = instance.socket.display().to_string();
@@ -170,15 +178,37 @@ pub(crate) fn open(
         match listening {
             Ok((listener, files)) => {
                 debug!(socket, "operators are served");
-                serve_control(gateway, listener, served, shutdown).await;
+                drop(tell.send(Ok(())));
+                serve_control(gateway, listener, served, max_message_bytes, shutdown).await;
                 drop(files);
             }
             Err(error) => {
                 warn!(socket, %error, "no control socket, so `bridgehead status` does not find this gateway");
+                drop(tell.send(Err(error)));
             }
         }
     });
-    (api, Some(AbortOnDropHandle::new(serving)))
+    (api, Some(Serving { task: AbortOnDropHandle::new(serving), opened: Some(opened) }))
+}
+
+/// A control socket that is served, or is about to be.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    task: AbortOnDropHandle<()>,
+    opened: Option<oneshot::Receiver<io::Result<()>>>,
+}
+
+impl Serving {
+    /// Waits until the socket can be used; the first call returns why it cannot.
+    pub(crate) async fn opened(&mut self) -> io::Result<()> {
+        let Some(opened) = self.opened.take() else { return Ok(()) };
+        opened.await.unwrap_or_else(|_| Err(io::Error::other("the gateway stops")))
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(self) {
+        drop(self.task.await);
+    }
 }
 
 /// The files of one gateway; dropping this removes them.

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use bridgehead_gateway::Gateway;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 /// The settings of a control socket, which nothing can make.
 #[derive(Debug)]
@@ -24,7 +23,24 @@ pub(crate) fn open(
     _addresses: &[SocketAddr],
     _version: &str,
     _operators: Operators,
+    _max_message_bytes: usize,
     _shutdown: &CancellationToken,
-) -> (Api, Option<AbortOnDropHandle<()>>) {
+) -> (Api, Option<Serving>) {
     (Api, None)
+}
+
+/// A control socket, which nothing can make.
+#[derive(Debug)]
+pub(crate) enum Serving {}
+
+impl Serving {
+    #[expect(clippy::unused_async, reason = "it stands for one that waits")]
+    pub(crate) async fn opened(&mut self) -> std::io::Result<()> {
+        match *self {}
+    }
+
+    #[expect(clippy::unused_async, reason = "it stands for one that waits")]
+    pub(crate) async fn ended(self) {
+        match self {}
+    }
 }

@@ -13,10 +13,12 @@ use std::time::Duration;
 use bridgehead_gateway::Gateway;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+#[cfg(feature = "access")]
 use tokio_util::task::AbortOnDropHandle;
 use tracing::instrument::WithSubscriber;
 use tracing::{Dispatch, error, info, warn};
 
+use crate::control::Serving;
 use crate::handlers::{Signal, Signals};
 
 /// How long a stopping server waits for requests in progress.
@@ -56,7 +58,7 @@ pub struct Running {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) listeners: Vec<String>,
     /// Serves operators until shutdown.
-    pub(crate) control: Option<AbortOnDropHandle<()>>,
+    pub(crate) control: Option<Serving>,
     /// Watches keys and issuers until the end.
     #[cfg(feature = "access")]
     #[expect(dead_code, reason = "held, so that the work ends with the server")]
@@ -74,6 +76,17 @@ impl Running {
     /// Where clients reach it over HTTP: a URL for each address, `unix:PATH` for each socket.
     pub fn listeners(&self) -> &[String] {
         &self.listeners
+    }
+
+    /// Waits until operators and clients can connect to the control socket, if one is wanted.
+    ///
+    /// # Errors
+    /// The first call returns why there is no control socket, if it could not be created.
+    pub async fn control_opened(&mut self) -> io::Result<()> {
+        match &mut self.control {
+            Some(control) => control.opened().await,
+            None => Ok(()),
+        }
     }
 
     /// Closes the transports and returns once they are closed and the upstreams are gone.
@@ -137,7 +150,7 @@ impl Running {
         let control = self.control.take();
         let drained = async {
             while self.fronts.join_next().await.is_some() {}
-            futures_util::future::OptionFuture::from(control).await;
+            futures_util::future::OptionFuture::from(control.map(Serving::ended)).await;
         };
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             warn!(limit = ?DRAIN, "requests in progress are cut off");

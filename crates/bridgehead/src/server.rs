@@ -500,6 +500,7 @@ impl Server {
             &addresses,
             &self.version,
             operators,
+            self.settings.max_message_bytes,
             &shutdown,
         );
         #[cfg(feature = "access")]

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
+#[cfg(feature = "http")]
+use std::time::Duration;
 
 use bridgehead_config::HttpSettings;
 #[cfg(feature = "http")]
@@ -20,6 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Api;
 use crate::server::StartError;
+
+/// How long a server that waits for clients to join has for the first one, at least.
+#[cfg(feature = "http")]
+const FIRST_CLIENT: Duration = Duration::from_secs(30);
 
 /// Both directions of a connection.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -56,6 +62,12 @@ pub enum Transport {
     /// Any number of clients over streamable HTTP.
     #[cfg(feature = "http")]
     Http(Box<HttpSettings>),
+    /// Any number of clients that join over the control socket. The server ends when nobody has been joined for a while.
+    #[cfg(feature = "http")]
+    Joined {
+        /// How long it stays after its last client has left.
+        linger: Duration,
+    },
     /// One client in this process, on the other end of the pair.
     Memory(DuplexStream),
     /// One client on a connection that takes time to establish; the startup timeout covers it.
@@ -82,6 +94,8 @@ impl Transport {
         match self {
             #[cfg(feature = "http")]
             Self::Http(settings) => Some(settings),
+            #[cfg(feature = "http")]
+            Self::Joined { .. } => None,
             Self::Stdio | Self::Memory(_) | Self::Deferred(_) => None,
         }
     }
@@ -102,6 +116,8 @@ impl Transport {
                 writer: Box::new(tokio::io::stdout()),
                 kind: ClientTransport::Stdio,
             }),
+            #[cfg(feature = "http")]
+            Self::Joined { linger } => Ok(Connected::Joined { linger }),
             Self::Memory(stream) => Ok(Connected::lines(stream)),
             Self::Deferred(connecting) => connecting.await.map(Connected::lines).map_err(StartError::Connect),
             #[cfg(feature = "http")]
@@ -132,6 +148,8 @@ impl std::fmt::Debug for Transport {
             Self::Stdio => "Stdio",
             #[cfg(feature = "http")]
             Self::Http(_) => "Http",
+            #[cfg(feature = "http")]
+            Self::Joined { .. } => "Joined",
             Self::Memory(_) => "Memory",
             Self::Deferred(_) => "Deferred",
         })
@@ -147,6 +165,9 @@ pub(crate) enum Connected {
     },
     #[cfg(feature = "http")]
     Http { listeners: Listeners, settings: Box<HttpSettings> },
+    /// The control socket serves the clients; this only waits for the last one to leave.
+    #[cfg(feature = "http")]
+    Joined { linger: Duration },
 }
 
 impl Connected {
@@ -160,6 +181,8 @@ impl Connected {
         match self {
             Self::Lines { .. } => Vec::new(),
             #[cfg(feature = "http")]
+            Self::Joined { .. } => Vec::new(),
+            #[cfg(feature = "http")]
             Self::Http { listeners, .. } => listeners.reached().iter().filter_map(Reached::address).collect(),
         }
     }
@@ -168,6 +191,8 @@ impl Connected {
     pub(crate) fn told(&self) -> Vec<String> {
         match self {
             Self::Lines { .. } => Vec::new(),
+            #[cfg(feature = "http")]
+            Self::Joined { .. } => Vec::new(),
             #[cfg(feature = "http")]
             Self::Http { listeners, .. } => listeners
                 .reached()
@@ -184,6 +209,8 @@ impl Connected {
     pub(crate) fn places(&self) -> Vec<String> {
         match self {
             Self::Lines { .. } => Vec::new(),
+            #[cfg(feature = "http")]
+            Self::Joined { .. } => Vec::new(),
             #[cfg(feature = "http")]
             Self::Http { listeners, .. } => listeners.reached().iter().map(ToString::to_string).collect(),
         }
@@ -210,6 +237,14 @@ impl Connected {
             #[cfg(feature = "http")]
             Self::Http { listeners, settings } => {
                 serve_http(gateway, listeners, settings, api, threads, shutdown).await
+            }
+            #[cfg(feature = "http")]
+            Self::Joined { linger } => {
+                tokio::select! {
+                    () = shutdown.cancelled() => {}
+                    () = gateway.left_alone(FIRST_CLIENT, linger) => {}
+                }
+                Ok(())
             }
         }
     }

@@ -70,11 +70,12 @@ pub fn serve_control(
     gateway: Gateway,
     listener: UnixListener,
     api: Api,
+    max_message_bytes: usize,
     shutdown: CancellationToken,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let clients = control_router(gateway, shutdown.clone());
-        serve_socket(listener, api, clients, shutdown).await;
+        serve_socket(listener, api, clients, max_message_bytes, shutdown).await;
     })
 }
 

@@ -23,10 +23,11 @@ pub use fronts::{answer, serve_client};
 pub use fronts::{serve_control, serve_http};
 #[cfg(feature = "http")]
 pub use http::{
-    API, Api, Authenticating, Authenticator, BindError, Body, ENDPOINT, HEALTH, Listeners, LocalRule,
-    LocalUser, MakeAuthenticator, Operators, Peer, PeerUser, READINESS, Reached, Refusal, Routes, TlsError,
-    Workers, authenticator, bearer_token, bind, bind_on, listener_authenticator, router, serve, serve_socket,
+    API, Api, Authenticating, Authenticator, BindError, Body, ENDPOINT, HEALTH, JOIN, LINES, Listeners,
+    LocalRule, LocalUser, MakeAuthenticator, Operators, Peer, PeerUser, READINESS, Reached, Refusal, Routes,
+    STOPPED, TlsError, Workers, authenticator, bearer_token, bind, bind_on, listener_authenticator, router,
+    serve, serve_socket,
 };
-pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines};
+pub use stdio::{DRAIN_AFTER_END, LineOptions, serve_lines, too_long};
 #[cfg(feature = "http")]
 pub use token::{Token, TokenError, check_reachable, resolve_token};

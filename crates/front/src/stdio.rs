@@ -79,13 +79,29 @@ where
     W: AsyncWrite + Send + 'static,
     B: Backend,
 {
+    serve_session(reader, writer, backend, options, Session::new(), shutdown).await
+}
+
+/// Like [`serve_lines`], for a client whose session the caller made.
+pub(crate) async fn serve_session<R, W, B>(
+    reader: R,
+    writer: W,
+    backend: B,
+    options: LineOptions,
+    session: Session,
+    shutdown: CancellationToken,
+) -> io::Result<()>
+where
+    R: AsyncRead + Send,
+    W: AsyncWrite + Send + 'static,
+    B: Backend,
+{
     let outbox = Arc::new(Outbox::default());
     let mut writing = AbortOnDropHandle::new(tokio::spawn({
         let outbox = outbox.clone();
         async move { outbox.write_to(writer).await }
     }));
     let initialized = Arc::new(AtomicBool::new(false));
-    let session = Session::new();
     let announcing = AbortOnDropHandle::new(tokio::spawn({
         let telling =
             announce(backend.feed(&options.principal, &session), initialized.clone(), outbox.clone());
@@ -257,10 +273,8 @@ impl<B: Backend> Connection<B> {
             Line::Text(text) => text,
             Line::TooLong { bytes, id } => {
                 let limit = self.options.max_message_bytes;
-                let reason =
-                    format!("the message has {bytes} bytes, more than the {limit} that are accepted");
                 debug!(bytes, limit, "refused a line that is too long");
-                let error = RpcError::new(code::INVALID_REQUEST, &reason);
+                let error = too_long(bytes, limit);
                 return self.outbox.send(|out| error_response(out, id.as_ref().map(Id::raw), &error)).await;
             }
         };
@@ -455,6 +469,12 @@ impl<B: Backend> Connection<B> {
         let weight = bytes.clamp(LEAST_WEIGHT, IN_PROGRESS_BYTES);
         self.weight.clone().acquire_many_owned(u32::try_from(weight).unwrap_or(u32::MAX)).await.ok()
     }
+}
+
+/// The answer to a message that is longer than `limit`.
+pub fn too_long(bytes: u64, limit: usize) -> RpcError {
+    let reason = format!("the message has {bytes} bytes, more than the {limit} that are accepted");
+    RpcError::new(code::INVALID_REQUEST, &reason)
 }
 
 /// The checks of a modern request on lines, where no headers repeat the envelope.

@@ -40,6 +40,7 @@ use crate::dialogue::seal::{Seal, SealedFor};
 use crate::error::GatewayError;
 use crate::feeds::{Feeds, SeenBefore};
 use crate::gate::{Call, Cancels, Gate, Limits, Subject, places};
+use crate::life::joined::JoinedClients;
 use crate::life::status::About;
 use crate::life::{GoneTool, Run};
 use crate::relay::queue::Queues;
@@ -207,6 +208,7 @@ pub(crate) struct Inner {
     pub(crate) upstream_changed: Arc<Notify>,
     pub(crate) records: ServerRecords,
     pub(crate) about: About,
+    pub(crate) joined: Arc<JoinedClients>,
     /// Cancelled when a panic occurred while a client was served.
     pub(crate) panicked: CancellationToken,
 }
@@ -291,6 +293,7 @@ impl Gateway {
                 upstream_changed: Arc::new(Notify::new()),
                 records: ServerRecords::new(clock, log_lines),
                 about,
+                joined: Arc::default(),
                 panicked: CancellationToken::new(),
                 settings,
                 servers: Mutex::new(servers),

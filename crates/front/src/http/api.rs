@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::admission::Admission;
-use super::connection::{accept_all, connection};
+use super::connection::{accept_all, upgradable};
+use super::join::{JOIN, Joining};
 use super::reply::{self, Body, Reply};
 use super::{ENDPOINT, Routes, body, crashed, sse};
 use crate::panics::{self, guarded};
@@ -324,7 +325,7 @@ fn missed(count: u64) -> Bytes {
     told("missed", &json!({"missed": count}))
 }
 
-fn answered(status: StatusCode, data: &impl Serialize) -> Reply {
+pub(crate) fn answered(status: StatusCode, data: &impl Serialize) -> Reply {
     let mut reply = reply::json(status, serde_json::to_vec(data).unwrap_or_default().into());
     reply.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     reply
@@ -353,11 +354,13 @@ impl<'a> Query<'a> {
 }
 
 /// Serves the API, and `routes` at the MCP endpoint, on a Unix socket until `shutdown`, and then until the requests in
-/// progress are answered. Any user who may open the socket may call, so `routes` should require no token.
+/// progress are answered. Clients that join there are served over lines of at most `max_message_bytes`. Any user who may open
+/// the socket may call, so `routes` should require no token.
 pub async fn serve_socket<B: Backend>(
     listener: UnixListener,
     api: Api,
     routes: Routes<B>,
+    max_message_bytes: usize,
     shutdown: CancellationToken,
 ) {
     let accept = async move || Ok(listener.accept().await?.0);
@@ -368,28 +371,35 @@ pub async fn serve_socket<B: Backend>(
         &shutdown,
         |panic| panics::ended(routes.backend(), panic),
         |connections, stream: UnixStream, member| {
-            let (api, routes) = (api.clone(), routes.clone());
+            let (api, routes, shutdown) = (api.clone(), routes.clone(), shutdown.clone());
             connections.spawn(async move {
+                let (gateway, joining) = (api.0.gateway.clone(), Joining::default());
                 // Whoever can open the socket is the gateway's own user.
                 let operator = Arc::new(Operator {
                     principal: Principal::local(),
                     transport: CONTROL,
                     may_change: true,
                 });
+                let agreed = joining.clone();
                 let answer = move |request: Request<body::Counted>| {
                     let (api, routes, operator) = (api.clone(), routes.clone(), Arc::clone(&operator));
+                    let agreed = agreed.clone();
                     async move {
                         match request.uri().path() {
                             ENDPOINT => routes.answer(request).await,
+                            JOIN => agreed.answer(&api.0.gateway, request).await,
                             _ => guarded(routes.backend(), pin!(api.answer(&operator, request)))
                                 .await
                                 .unwrap_or_else(|error| crashed(&error)),
                         }
                     }
                 };
-                if let Err(error) = connection(stream, answer, &member.activity, HEAD_WITHIN).await {
+                if let Err(error) = upgradable(stream, answer, &member.activity, HEAD_WITHIN).await {
                     debug!(%error, "a connection to the control socket ended early");
                 }
+                // Joined clients have a limit of their own, so that there is always a place for operators.
+                drop(member);
+                joining.serve(gateway, max_message_bytes, shutdown).await;
             });
         },
     )

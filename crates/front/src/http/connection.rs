@@ -20,8 +20,10 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, join_all};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -357,6 +359,22 @@ where
     }
 }
 
+/// Polls a connection to its end: by itself, when it has to make way, or after the request in progress at shutdown.
+macro_rules! until_ended {
+    ($serving:expr, $activity:expr) => {{
+        let mut serving = pin!($serving);
+        tokio::select! {
+            biased;
+            served = serving.as_mut() => return served,
+            made_way = $activity.ended() => match made_way {
+                true => return Ok(()),
+                false => serving.as_mut().graceful_shutdown(),
+            },
+        }
+        serving.await
+    }};
+}
+
 /// Serves one connection to its end. The head of a request may take as long as `head_within`.
 pub(crate) async fn connection<S, A, R>(
     stream: S,
@@ -369,8 +387,51 @@ where
     A: Fn(Request<Counted>) -> R,
     R: Future<Output = Reply> + Send + 'static,
 {
+    until_ended!(http(stream, answer, activity, head_within), activity)
+}
+
+/// Serves one connection whose client may change to another protocol, and so to its end or until then.
+pub(crate) async fn upgradable<S, A, R>(
+    stream: S,
+    answer: A,
+    activity: &Arc<Activity>,
+    head_within: Duration,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    A: Fn(Request<Counted>) -> R,
+    R: Future<Output = Reply> + Send + 'static,
+{
+    until_ended!(http(stream, answer, activity, head_within).with_upgrades(), activity)
+}
+
+/// The stream of a connection that has changed to another protocol, and what was read of it already.
+pub(crate) async fn upgraded<S>(upgrade: OnUpgrade) -> io::Result<(S, Bytes)>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let stream = upgrade.await.map_err(io::Error::other)?;
+    let parts = stream.downcast::<TokioIo<Watched<S>>>();
+    let parts = parts.map_err(|_| io::Error::other("the connection is not one of this front"))?;
+    Ok((parts.io.into_inner().stream, parts.read_buf))
+}
+
+fn http<S, A, R>(
+    stream: S,
+    answer: A,
+    activity: &Arc<Activity>,
+    head_within: Duration,
+) -> http1::Connection<
+    TokioIo<Watched<S>>,
+    impl HttpService<Incoming, ResBody = Tracked, Error = Infallible, Future: Send>,
+>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    A: Fn(Request<Counted>) -> R,
+    R: Future<Output = Reply> + Send + 'static,
+{
     // No `async` block around this: it would hold the answer's future twice and move it each time.
-    let service = service_fn(|request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         if !activity.begin() {
             // The connection had to make way and is about to be closed; the request was not started.
             return Either::Right(std::future::pending());
@@ -387,22 +448,11 @@ where
         head_began: false,
         head: None,
     });
-    let mut serving = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADERS_WITHIN)
-            .max_buf_size(BUFFER_BYTES)
-            .serve_connection(io, service)
-    );
-    tokio::select! {
-        biased;
-        served = serving.as_mut() => return served,
-        made_way = activity.ended() => match made_way {
-            true => return Ok(()),
-            false => serving.as_mut().graceful_shutdown(),
-        },
-    }
-    serving.await
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(io, service)
 }
 
 /// Marks a request as finished when dropped.

@@ -11,6 +11,7 @@ mod body;
 mod connection;
 mod cors;
 mod headers;
+mod join;
 mod legacy;
 mod listener;
 mod modern;
@@ -44,6 +45,7 @@ pub use auth::{
 };
 pub use connection::serve;
 pub(crate) use connection::serve_all;
+pub use join::{JOIN, LINES, STOPPED};
 pub use listener::{
     BindError, Listeners, MakeAuthenticator, Reached, TlsError, bind, bind_on, listener_authenticator,
 };

@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -97,7 +98,7 @@ impl Place {
         let listener = UnixListener::bind(&socket).unwrap();
         let open = HttpSettings { allowed_hosts: vec!["*".to_owned()], ..HttpSettings::default() };
         let clients = router(gateway.clone(), &open, authenticator(&open, None), shutdown.clone());
-        let on_socket = tokio::spawn(serve_socket(listener, api, clients, shutdown.clone()));
+        let on_socket = tokio::spawn(serve_socket(listener, api, clients, 1000, shutdown.clone()));
         let server = Server { address, shutdown, serving };
         Self { server, socket, gateway, on_socket, recorder, revoked, _folder: folder }
     }
@@ -327,4 +328,92 @@ async fn the_socket_serves_the_same() {
     assert!(one.is_some(), "{texts:?}");
     assert!(two.is_none_or(|two| one < Some(two)), "{texts:?}");
     assert!(!texts[1].contains("provider.mcp.init.started"), "not asked for: {texts:?}");
+}
+
+/// Asks to join with this body, and sends more at once; returns the status line, and the connection after the head.
+async fn ask_to_join(place: &Place, head: &str, body: &str, more: &str) -> (String, BufReader<UnixStream>) {
+    let mut stream = UnixStream::connect(&place.socket).await.unwrap();
+    let length = body.len();
+    let request = format!("{head}\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}{more}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut stream = BufReader::new(stream);
+    let mut status = String::new();
+    stream.read_line(&mut status).await.unwrap();
+    let mut line = String::new();
+    while stream.read_line(&mut line).await.unwrap() > 2 {
+        line.clear();
+    }
+    (status.trim_end().to_owned(), stream)
+}
+
+const JOIN: &str = "POST /api/v1/join HTTP/1.1\r\nconnection: upgrade\r\nupgrade: bridgehead-lines";
+
+/// JOIN-4: on the control socket, and only there, a client with the same identity joins and is served over lines of its own session,
+/// also those that came together with the request. A client that differs is told what, without values.
+#[tokio::test]
+async fn clients_join_on_the_socket() {
+    let place = Place::new().await;
+    let identity = json!({"version": "1", "variables": {"PATH": "d1"}});
+    let (status, _) = ask_to_join(&place, JOIN, &identity.to_string(), "").await;
+    assert_eq!(status, "HTTP/1.1 409 Conflict", "this gateway may not be joined");
+    place.gateway.set_identity(Some(identity.clone()));
+    for wrong in [
+        "POST /api/v1/join HTTP/1.1",
+        &JOIN.replace("POST", "GET"),
+        &JOIN.replace("bridgehead-lines", "websocket"),
+    ] {
+        let (status, _) = ask_to_join(&place, wrong, &identity.to_string(), "").await;
+        assert_eq!(status, "HTTP/1.1 426 Upgrade Required", "{wrong}");
+    }
+    let other = json!({"version": "1", "variables": {"PATH": "d2", "LANG": "d3"}});
+    let (status, mut refused) = ask_to_join(&place, JOIN, &other.to_string(), "").await;
+    assert_eq!(status, "HTTP/1.1 409 Conflict");
+    let mut said = vec![0; 1000];
+    let length = refused.read(&mut said).await.unwrap();
+    let said: Value = serde_json::from_slice(&said[..length]).unwrap();
+    assert_eq!(said["error"]["differs"], json!(["variables.LANG", "variables.PATH"]), "{said}");
+    let (status, _) = ask_to_join(&place, JOIN, "not JSON", "").await;
+    assert_eq!(status, "HTTP/1.1 409 Conflict");
+    let headers = [TOKEN, ("upgrade", "bridgehead-lines"), ("connection", "upgrade")];
+    let (status, _) = place.ask("POST", "/api/v1/join", &headers, &identity.to_string()).await;
+    assert_eq!(status, 404, "not over HTTP");
+    assert_eq!(place.gateway.joined_count(), 0);
+
+    let initialize = |name: &str| {
+        let params =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": name}});
+        format!("{}\n", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}))
+    };
+    let (status, mut early) = ask_to_join(&place, JOIN, &identity.to_string(), &initialize("early")).await;
+    assert_eq!(status, "HTTP/1.1 101 Switching Protocols");
+    let (_, mut late) = ask_to_join(&place, JOIN, &identity.to_string(), "").await;
+    late.write_all(initialize("late").as_bytes()).await.unwrap();
+    for client in [&mut early, &mut late] {
+        let mut line = String::new();
+        client.read_line(&mut line).await.unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
+    }
+    let mut names: Vec<_> =
+        place.gateway.status().clients.into_iter().filter_map(|client| client.name).collect();
+    names.sort();
+    assert_eq!(names, ["early", "late"]);
+    let long = format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"{}\"}}\n", "x".repeat(1000));
+    late.write_all(long.as_bytes()).await.unwrap();
+    let mut line = String::new();
+    late.read_line(&mut line).await.unwrap();
+    assert!(line.contains("more than the 1000 that are accepted"), "{line}");
+    drop(early);
+    while place.gateway.joined_count() > 1 {
+        tokio::task::yield_now().await;
+    }
+    // An operator still gets an answer, and a gateway that stops says so.
+    let (status, _) = ask_to_join(&place, "GET /api/v1/status HTTP/1.1", "", "").await;
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    place.server.shutdown.cancel();
+    line.clear();
+    late.read_to_string(&mut line).await.unwrap();
+    assert_eq!(line, "#stopped\n");
+    place.on_socket.await.unwrap();
+    assert_eq!(place.gateway.joined_count(), 0);
 }

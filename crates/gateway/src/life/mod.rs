@@ -3,6 +3,7 @@
 //! A gateway that was stopped can be started again. A change of the set of servers takes effect in one step,
 //! so a client is notified of one change. A server whose configuration is the same is not touched.
 
+pub(crate) mod joined;
 mod label;
 pub(crate) mod session;
 pub(crate) mod status;

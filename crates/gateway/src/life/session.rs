@@ -83,6 +83,11 @@ impl Session {
         }
     }
 
+    /// The name and version of the client program that was heard last.
+    pub(crate) fn label(&self) -> Option<Arc<str>> {
+        self.0.label.last()
+    }
+
     /// Whether there is another clone besides this one.
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1

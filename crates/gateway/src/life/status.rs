@@ -22,6 +22,7 @@ use crate::access::Principal;
 use crate::catalog::offers::without_effect;
 use crate::catalog::similar::similar;
 use crate::gateway::{Gateway, Inner};
+use crate::life::joined::JoinedClient;
 use crate::relay::queue::Queues;
 
 /// The number of failed attempts in a row from which a server counts as crash-looping.
@@ -48,6 +49,9 @@ pub struct Status {
     pub addresses: Vec<String>,
     /// The result of the last configuration reload, if there was one.
     pub reload: Option<Reload>,
+    /// The clients that have joined over the control socket.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<JoinedClient>,
     /// Its servers, in the order of the configuration.
     pub upstreams: Vec<ServerStatus>,
     /// Servers of a new configuration that are being started and will take effect together.
@@ -330,6 +334,7 @@ impl Inner {
             server.conceal();
         }
         status.reload = None;
+        status.clients = Vec::new();
         status.queues = Vec::new();
         status.counters = json!({"toolsHiddenByMode": view.hidden});
         status
@@ -351,6 +356,7 @@ impl Inner {
             uptime_ms: milliseconds(self.uptime()),
             addresses,
             reload,
+            clients: self.joined.describe(),
             upstreams: upstreams.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
             arriving: arriving.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
             queues: self.queues.named().iter().map(|queue| queue.describe()).collect(),
