@@ -341,11 +341,10 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "`add`, `remove`, `enable` and `disable` change the configuration, and a running gateway applies it",
         START,
     ),
-    later(
+    kept(
         "JOIN",
         4,
         "clients over stdio join one gateway of the same user and configuration, and survive its end",
-        START,
     ),
     kept("JOIN", 5, "a start can be watched, and an early list is completed later"),
     later("JOIN", 6, "a found configuration is used after `trust`, for that content only", START),

@@ -95,6 +95,14 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// The exit that another process of this program ended with; any other code is a failure.
+    pub(crate) fn of_code(code: Option<i32>) -> Self {
+        let known = [Self::Usage, Self::Unreachable, Self::StartupTimeout, Self::Configuration];
+        known.into_iter().find(|exit| code == Some(exit.code().into())).unwrap_or(Self::Failure)
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit.code())
@@ -160,6 +168,16 @@ mod tests {
         assert_eq!(Exit::from(&StartError::AlreadyStarted).code(), 1);
         assert_eq!(Exit::from(&Err(RunError::Panicked)).code(), 1);
         assert_eq!(Exit::from(&Ok(Ending::ClientGone)).code(), 0);
+        for (code, exit) in
+            [(78, Exit::Configuration), (75, Exit::StartupTimeout), (3, Exit::Unreachable), (2, Exit::Usage)]
+        {
+            assert_eq!(Exit::of_code(Some(code)), exit);
+        }
+        assert_eq!(
+            [Exit::of_code(Some(0)), Exit::of_code(None)],
+            [Exit::Failure; 2],
+            "it should not have ended"
+        );
         assert_eq!(Exit::from(&Ok(Ending::Signal(Signal::Terminate))).code(), 0);
         assert_eq!(Exit::from(&Ok(Ending::Forced(Signal::Terminate))).code(), 143);
         assert_eq!(Exit::from(&Ok(Ending::Forced(Signal::Interrupt))).code(), 130);

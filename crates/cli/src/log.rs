@@ -1,4 +1,4 @@
-//! Log lines go to stderr only, and every line passes the redactor. Text from servers, tools and clients stays within its
+//! Log lines go to stderr only, or to the file of a detached gateway, and every line passes the redactor. Text from servers, tools and clients stays within its
 //! line and cannot control the terminal.
 //!
 //! Lines are never coloured. The redactor recognizes a secret by the name in front of it, and colour codes between name
@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use bridgehead::config::{Environment, LogLevel};
 use bridgehead_wire::{Redactor, visible_line};
@@ -13,6 +14,7 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::join::detached::LogFile;
 use super::screen;
 
 /// How log lines look.
@@ -41,6 +43,7 @@ pub(crate) fn install(
     format: LogFormat,
 ) {
     OFF.store(option.or(environment.log) == Some(LogLevel::Off), Ordering::Relaxed);
+    let _ = OPTIONS.set((option, format));
     let directives = match (option.or(environment.log), environment.variable("RUST_LOG")) {
         (None, Some(directives)) if !directives.is_empty() => directives.to_owned(),
         (level, _) => directives(level.unwrap_or(usual)),
@@ -54,6 +57,25 @@ pub(crate) fn install(
         LogFormat::Text => lines.with_target(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
+}
+
+/// The options of the command line.
+static OPTIONS: OnceLock<(Option<LogLevel>, LogFormat)> = OnceLock::new();
+
+/// The options of the command line, for another process of this program.
+pub(crate) fn options() -> Vec<String> {
+    let (level, format) = OPTIONS.get().copied().unwrap_or((None, LogFormat::Text));
+    let level = level.map(|level| ["--log-level".to_owned(), level.to_string()]);
+    let format = (format == LogFormat::Json).then(|| ["--log-format", "json"].map(str::to_owned));
+    level.into_iter().chain(format).flatten().collect()
+}
+
+/// Where lines go instead of stderr.
+static FILE: OnceLock<Mutex<LogFile>> = OnceLock::new();
+
+/// Sends log lines to a file instead of stderr.
+pub(crate) fn to_file(file: LogFile) {
+    drop(FILE.set(Mutex::new(file)));
 }
 
 /// Shows our own lines at `level`, and only warnings and errors of libraries.
@@ -79,7 +101,11 @@ impl Write for Redacted {
     /// error: the formatter would try to report an error on stderr again.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        screen::print(&presentable(&text));
+        let text = presentable(&text);
+        match FILE.get() {
+            Some(file) => drop(file.lock().unwrap_or_else(PoisonError::into_inner).write(text.as_bytes())),
+            None => screen::print(&text),
+        }
         Ok(line.len())
     }
 

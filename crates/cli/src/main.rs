@@ -18,6 +18,7 @@ mod exit;
 mod explain;
 mod import;
 mod instance;
+mod join;
 mod key;
 mod log;
 mod logs;
@@ -46,6 +47,7 @@ mod tools;
 mod trust;
 mod world;
 
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -192,7 +194,7 @@ fn main() -> ExitCode {
 }
 
 /// Whether an invalid command line still asks for JSON on stderr.
-fn asks_for_json(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> bool {
+fn asks_for_json(arguments: impl IntoIterator<Item = OsString>) -> bool {
     let arguments: Vec<_> = arguments.into_iter().map(|one| one.to_string_lossy().into_owned()).collect();
     arguments.iter().any(|one| one == "--log-format=json")
         || arguments.windows(2).any(|pair| pair == ["--log-format", "json"])

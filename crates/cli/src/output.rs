@@ -123,6 +123,11 @@ pub(crate) fn talk(text: &str) {
     });
 }
 
+/// Writes a line to stderr that another process of this program has written for people.
+pub(crate) fn relay(line: &str) {
+    say(&visible_line(line));
+}
+
 fn indented(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (number, line) in text.lines().enumerate() {

@@ -37,6 +37,8 @@ pub(crate) struct Reloading {
     pub(crate) text: Option<Vec<u8>>,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
+    /// Whether other clients may join this gateway.
+    pub(crate) joinable: bool,
     /// Decides who may call what; `None` for a configuration that cannot say so.
     pub(crate) access: Option<Access>,
 }
@@ -117,6 +119,8 @@ impl Reloading {
                 // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
+                let joinable = self.joinable && needs_restart.is_empty();
+                self.gateway.set_identity(joinable.then(|| self.world.identity(&config)));
                 let message = summary(&report);
                 info!(message, "the configuration was reloaded");
                 Reload { time: now(), ok: true, message, needs_restart }
@@ -240,6 +244,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         startup_timeout = "gateway.startup_timeout_ms",
         init_concurrency = "gateway.init_concurrency",
         list_wait = "gateway.list_wait_ms",
+        linger = "gateway.linger_ms",
         threads = "gateway.threads",
         debug_errors = "gateway.debug_errors",
         max_message_bytes = "gateway.max_message_mb",

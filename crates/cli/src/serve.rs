@@ -1,6 +1,7 @@
 //! `bridgehead serve`: runs the gateway until a signal or the end of stdin.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
 use bridgehead::audit::Archive;
+use bridgehead::config::environment::PARENTS;
 use bridgehead::config::{Launch, LogLevel, Source, TokenSource};
-use bridgehead::{Config, Control, Server, SystemClock, Transport};
+use bridgehead::{Config, Control, Running, Server, SystemClock, Transport, control};
 use bridgehead_front::ENDPOINT;
 use bridgehead_process::passed_sockets;
 use bridgehead_wire::Redactor;
@@ -20,20 +22,25 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::exit::Exit;
+use super::join::detached::{self, LogFile};
 use super::reload::{self, Reloading};
 use super::starting::{self, Form, Shower, Then};
 use super::world::{World, note_demo};
-use super::{Chosen, Run, audit, output, service};
+use super::{Chosen, Run, audit, join, log, output, service};
 
 /// The start is over this long after the last server has settled.
 const AFTER_START: Duration = Duration::from_millis(20);
 /// How long the runtime's shutdown may take: a thread that reads stdin cannot be stopped.
-const LAST_MOMENT: Duration = Duration::from_millis(100);
+pub(crate) const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// Serve all configured servers at one endpoint
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without flags it serves HTTP on 127.0.0.1:4848. --stdio alone serves no HTTP; --stdio --http serves both.
+
+With --stdio alone, all clients of a user and a configuration share one gateway: the first one
+starts it in the background, the others join it, and it ends soon after the last one has left
+(gateway.linger_ms). --standalone, --http and --listen make this process serve its client itself.
 
 Examples:
   bridgehead serve
@@ -52,6 +59,28 @@ pub(crate) struct Serve {
     /// Serve HTTP, also with --stdio
     #[arg(long)]
     http: bool,
+    /// With --stdio, serve the client in this process instead of a shared gateway
+    #[arg(long)]
+    standalone: bool,
+    /// Serve clients that join, in the background
+    #[arg(long, hide = true, conflicts_with_all = ["stdio", "http", "listen", "standalone"])]
+    detached: bool,
+}
+
+impl Serve {
+    /// Whether its client is served by a gateway that is shared. Not under another gateway, which must keep all processes of
+    /// its servers together.
+    fn joins(&self, world: &World) -> bool {
+        let apart = self.standalone || self.http || self.listen.is_some() || self.detached;
+        let nested = world.variables.get(PARENTS).is_some_and(|parents| !parents.is_empty());
+        self.stdio && !apart && !nested
+    }
+
+    /// The log of a gateway in the background. Without one its lines are lost, which must not keep it from serving.
+    pub(crate) fn log_file(&self, world: &World) -> Option<LogFile> {
+        let path = detached::log_file(&world.variables).filter(|_| self.detached)?;
+        LogFile::open(&path).ok()
+    }
 }
 
 impl Run for Serve {
@@ -77,6 +106,20 @@ fn run(serve: &Serve, world: &World) -> Exit {
             return Exit::Failure;
         }
     };
+    if passed.is_none()
+        && serve.joins(world)
+        && let Some(exit) = join::run(world, serve.chosen.config.as_deref())
+    {
+        return exit;
+    }
+    if serve.detached {
+        if let Some(file) = serve.log_file(world) {
+            log::to_file(file);
+        }
+        if let Err(error) = bridgehead_process::leave_session() {
+            debug!(%error, "the gateway stays in its session");
+        }
+    }
     let mut config = match world.configured(serve.chosen.config.as_deref(), false) {
         Ok(config) => config,
         Err(exit) => return exit,
@@ -95,7 +138,7 @@ fn run(serve: &Serve, world: &World) -> Exit {
     if let Some((_, address)) = &passed {
         config.http.listen = *address;
     }
-    let http = serve.http || serve.listen.is_some() || passed.is_some() || !serve.stdio;
+    let http = serve.http || serve.listen.is_some() || passed.is_some() || !(serve.stdio || serve.detached);
     if config.gateway.threads.is_none() {
         config.gateway.threads = std::thread::available_parallelism().ok();
     }
@@ -190,6 +233,9 @@ async fn serve_until_end(
     if let Some(socket) = passed {
         options = options.listening(socket);
     }
+    if serve.detached {
+        options = options.transport(Transport::Joined { linger: config.gateway.linger });
+    }
     let server = match options.build() {
         Ok(server) => server,
         Err(error) => {
@@ -199,7 +245,10 @@ async fn serve_until_end(
     };
     let text = reload::text(&written);
     server.gateway().set_configuration_id(Some(world.id(&written)));
-    let running = match server.start().await {
+    // A gateway that ends with its client is no gateway for others.
+    let joinable = !serve.stdio;
+    server.gateway().set_identity(joinable.then(|| world.identity(&written)));
+    let mut running = match server.start().await {
         Ok(running) => running,
         Err(error) => {
             output::talk(&format!("error: {error}"));
@@ -208,6 +257,13 @@ async fn serve_until_end(
     };
     if let Some(record) = &record {
         record.tell(server.gateway());
+    }
+    if serve.detached
+        && let Err(error) = tell_starter(&mut running, server.gateway().instance(), world).await
+    {
+        output::talk(&format!("error: no client can join: {error}"));
+        running.stop().await;
+        return Exit::Failure;
     }
     if let Some(address) = running.addresses().first() {
         output::talk(&banner(server.version(), reachable(*address), &config));
@@ -233,6 +289,7 @@ async fn serve_until_end(
         config: written,
         text,
         http,
+        joinable,
         access,
     };
     let exit = tokio::select! {
@@ -243,6 +300,14 @@ async fn serve_until_end(
         record.sink.close();
     }
     exit
+}
+
+/// Tells the process that started this gateway where to join it, and gives up the pipes to that process.
+async fn tell_starter(running: &mut Running, instance: &str, world: &World) -> io::Result<()> {
+    running.control_opened().await?;
+    let folder = Control::directory(&world.variables).ok_or(io::ErrorKind::NotFound)?;
+    let log = detached::log_file(&world.variables);
+    detached::ready(&control::socket(&folder, instance), log.as_deref())
 }
 
 /// Who may call, what each may use and how much. Only our own format can say so.

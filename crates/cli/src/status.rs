@@ -100,6 +100,7 @@ fn text(status: &Value) -> String {
             text.push_str(&format!("  restart the gateway to apply `{}`\n", one_line(setting, 200)));
         }
     }
+    text.push_str(&clients(&status["clients"]));
     let mut upstreams = status["upstreams"].as_array().cloned().unwrap_or_default();
     for server in status["arriving"].as_array().into_iter().flatten() {
         let state = server["state"].as_str().unwrap_or("?");
@@ -117,6 +118,20 @@ fn text(status: &Value) -> String {
     text.push_str(&output::table(&rows));
     for server in &upstreams {
         text.push_str(&trouble(server));
+    }
+    text
+}
+
+/// The clients that have joined.
+fn clients(joined: &Value) -> String {
+    let Some(joined) = joined.as_array() else { return String::new() };
+    let mut text = format!("  {} joined\n", output::counted(joined.len() as u64, "client"));
+    for client in joined {
+        let name = one_line(client["name"].as_str().unwrap_or("a client without a name"), 100);
+        text.push_str(&format!(
+            "    {name}, since {}\n",
+            one_line(client["since"].as_str().unwrap_or("?"), 40)
+        ));
     }
     text
 }
@@ -243,6 +258,7 @@ mod tests {
         let status = json!({
             "instance": "0123456789ab", "version": "1.2.3", "mode": "full", "pid": 7, "uptimeMs": 61_000,
             "addresses": ["127.0.0.1:4848"], "config": "team.toml",
+            "clients": [{"name": "editor 1.2", "since": "T1"}, {"since": "T2"}],
             "counters": {"calls": 5, "failed": 1},
             "reload": {"ok": false, "time": "T", "message": "line 3: no such key", "needsRestart": []},
             "upstreams": [
@@ -260,6 +276,9 @@ mod tests {
           version 1.2.3, mode full, pid 7, up 1 min, 5 calls (1 failed)
           configuration team.toml
           configuration NOT reloaded at T: line 3: no such key
+          2 clients joined
+            editor 1.2, since T1
+            a client without a name, since T2
           SERVER  STATE          TOOLS  CALLS         PID   MEMORY   UP     RESTARTS  SPEAKS
           files   ready          3      1 +2 waiting  8 +1  12.3 MB  1 min  1         2025-11-25 over stdio (process group only, best effort)
           web     crash-looping  -      -             -     -        -      4         - over stdio

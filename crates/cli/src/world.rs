@@ -15,6 +15,7 @@ use bridgehead::config::{
 use bridgehead::{Config, secret_commands};
 use bridgehead_wire::Redactor;
 
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::exit::Exit;
@@ -271,6 +272,53 @@ impl World {
             add(self.environment.variable(name).unwrap_or_default().as_bytes());
         }
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What must be equal for a client to join a gateway: the version, the file, its text with the mode, and every variable that
+    /// the file names or that servers inherit. Values of variables are digests, but they are made from secrets too, so only
+    /// the user's own programs may see them.
+    pub(crate) fn identity(&self, config: &Config) -> Value {
+        let file = self.file(config);
+        let mut text = config.gateway.mode.as_str().as_bytes().to_vec();
+        text.push(0);
+        text.extend(file.as_deref().and_then(|file| std::fs::read(file).ok()).unwrap_or_default());
+        let inherited = config.servers.iter().filter_map(|server| match &server.launch {
+            Launch::Stdio(stdio) => Some(&stdio.inherit_env),
+            Launch::Remote(_) | Launch::Unusable { .. } => None,
+        });
+        let named = inherited.flatten().chain(&config.interpolated);
+        let mut variables: BTreeMap<String, String> = named
+            .filter_map(|name| Some((name.clone(), self.environment.variable(name)?.to_owned())))
+            .chain(bridgehead_process::base_environment(&self.variables))
+            .collect();
+        for (name, value) in &mut variables {
+            let whole = format!("{}\0{name}\0{value}", file.as_deref().unwrap_or(Path::new("")).display());
+            *value = trust::digest(whole.as_bytes())[..16].to_owned();
+        }
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "file": file.map(|file| file.display().to_string()),
+            "text": trust::digest(&text),
+            "variables": variables,
+        })
+    }
+
+    /// The folder in which a gateway of several clients runs, and the file that it has to be told. A file that was found in the
+    /// current folder is found there again, and needs the user's agreement there again when it changes.
+    pub(crate) fn where_to_serve(
+        &self,
+        explicit: Option<&Path>,
+        config: &Config,
+    ) -> (PathBuf, Option<PathBuf>) {
+        let (Source::Toml(path) | Source::ClientJson(path)) = &config.source else {
+            return (PathBuf::from("/"), None);
+        };
+        let candidates = locate(explicit, &self.environment, &self.folder).unwrap_or_default();
+        if candidates.iter().any(|one| one.path == *path && one.origin == Origin::Folder) {
+            return (self.folder.clone(), None);
+        }
+        let file = self.file(config).unwrap_or_else(|| path.clone());
+        (file.parent().unwrap_or(&self.folder).to_owned(), Some(file))
     }
 
     /// The canonical path of the file that a configuration was read from.

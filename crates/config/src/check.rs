@@ -250,6 +250,7 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
             .and_then(|count| usize::try_from(count).ok())
             .unwrap_or(default.init_concurrency),
         list_wait: duration(section, "list_wait_ms", default.list_wait),
+        linger: duration(section, "linger_ms", default.linger),
         question_timeout: duration(section, "question_timeout_ms", default.question_timeout),
         threads: section
             .integer("threads")

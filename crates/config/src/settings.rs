@@ -91,6 +91,8 @@ pub struct GatewaySettings {
     pub init_concurrency: usize,
     /// How long the first list of tools waits for servers that are still starting.
     pub list_wait: Duration,
+    /// How long a gateway that its clients share stays after the last of them has left.
+    pub linger: Duration,
     /// How long a client has to answer a question of a server.
     pub question_timeout: Duration,
     /// Number of threads that serve HTTP clients; one per core, if absent.
@@ -337,6 +339,7 @@ impl Default for GatewaySettings {
             startup_timeout: Duration::from_millis(30_000),
             init_concurrency: 8,
             list_wait: Duration::from_millis(5_000),
+            linger: Duration::from_millis(30_000),
             question_timeout: Duration::from_millis(600_000),
             threads: None,
             debug_errors: false,

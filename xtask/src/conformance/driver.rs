@@ -160,7 +160,7 @@ impl Client {
         )?;
         // Without a home folder the gateway stores nothing and opens no control socket.
         let mut gateway = program(gateway)
-            .args(["serve", "--stdio", "--config"])
+            .args(["serve", "--stdio", "--standalone", "--config"])
             .arg(&config)
             .env_clear()
             .stdin(Stdio::piped())

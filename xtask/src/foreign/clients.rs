@@ -34,11 +34,12 @@ const DRIVERS: [Driver; 5] = [
 /// Runs all drivers once.
 pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> {
     let mark = mark("clients");
-    let config = write_config(installed, &mark)?;
     for driver in &DRIVERS {
         for era in driver.eras {
             for transport in ["http", "stdio"] {
                 let name = format!("{} · {era} · {transport}", driver.name);
+                // A file of its own: clients of the same file share a gateway, and one of the tools changes its server.
+                let config = write_config(installed, &mark, &name)?;
                 let log = installed.logs().join(format!("{name}.log"));
                 let gateway = match transport {
                     "http" => Some(Gateway::start(&installed.gateway(), &config, &mark, &log)?),
@@ -76,16 +77,20 @@ fn python(installed: &Installed) -> Command {
     driver
 }
 
-/// Writes a configuration in the format of clients, with one server of each era.
-fn write_config(installed: &Installed, mark: &str) -> Result<PathBuf> {
-    let server = |era: &str| {
+/// Writes a configuration with one server of each era. Its gateway ends with its last client.
+fn write_config(installed: &Installed, mark: &str, name: &str) -> Result<PathBuf> {
+    let server = |name: &str, era: &str| {
         let script = json!({"era": era, "tools": tools()}).to_string();
-        json!({"command": installed.mock(), "env": {"MOCK_SCRIPT": script, MARK: mark}})
+        // In TOML, a text between single quotes is taken as it is.
+        let command = Value::from(installed.mock().display().to_string());
+        format!(
+            "[servers.{name}]\ncommand = {command}\nenv = {{ MOCK_SCRIPT = '{script}', {MARK} = '{mark}' }}\n"
+        )
     };
-    // Formatted by hand, because the list of tools must keep the order of the servers.
-    let config = format!(r#"{{"mcpServers":{{"old":{},"new":{}}}}}"#, server("legacy"), server("modern"));
-    let file = installed.scratch().join("clients.json");
-    fs::write(&file, config).with_context(|| format!("{} could not be written", file.display()))?;
+    let servers = [server("old", "legacy"), server("new", "modern")].concat();
+    let file = installed.scratch().join(format!("{name}.toml"));
+    fs::write(&file, format!("[gateway]\nlinger_ms = 0\n{servers}"))
+        .with_context(|| format!("{} could not be written", file.display()))?;
     Ok(file)
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn run(installed: &Installed, full: bool, outcomes: &mut Outcomes) ->
                     "url": gateway.url,
                     "servers": SERVERS.map(|(name, kind)| json!({"name": name, "kind": kind})),
                     "command": installed.gateway(),
-                    "args": ["serve", "--stdio", "--config", config],
+                    "args": ["serve", "--stdio", "--standalone", "--config", config],
                     "env": {MARK: mark, "XDG_STATE_HOME": installed.logs()},
                 });
                 let mut driver = driver(installed, sdk);

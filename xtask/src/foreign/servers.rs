@@ -177,7 +177,7 @@ impl<'a> Stage<'a> {
                 "transport": "stdio",
                 "era": era,
                 "command": self.installed.gateway(),
-                "args": ["serve", "--stdio", "--config", config],
+                "args": ["serve", "--stdio", "--standalone", "--config", config],
                 "env": {MARK: mark, "XDG_STATE_HOME": self.installed.logs()},
             });
             self.drive(&order, outcomes)?;

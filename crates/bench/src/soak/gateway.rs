@@ -186,7 +186,7 @@ fn answer(address: SocketAddr, tool: &str, arguments: &Value) -> Result<Value> {
 #[expect(clippy::disallowed_methods, reason = "the gateway is started from outside, as a client does")]
 pub(super) fn call_over_lines(program: &Path, config: &Path, victim: &Victim) -> Result<()> {
     let mut child = Command::new(program)
-        .args(["--log-level", "error", "serve", "--stdio", "--config"])
+        .args(["--log-level", "error", "serve", "--stdio", "--standalone", "--config"])
         .arg(config)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

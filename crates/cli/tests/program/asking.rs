@@ -48,7 +48,7 @@ async fn a_gateway_of_the_same_configuration_is_asked() {
     let mark = place.path().join("started");
     let config = place.config(&["demo"], &silent(&mark));
     let config = config.to_str().unwrap();
-    let gateway = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let gateway = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     let id = instance(&place).await;
     until(|| mark.exists().then_some(())).await;
     std::fs::remove_file(&mark).unwrap();

@@ -58,7 +58,7 @@ async fn a_confined_server_with_network_needs_a_token_at_the_endpoint() {
     let said = told["diagnostics"][0]["message"].as_str().unwrap();
     assert!(said.contains("`serve` over HTTP refuses this") && said.contains("`walled`"), "{told:#}");
 
-    let ran = place.run(&["serve", "--stdio", config[0], config[1]]).await;
+    let ran = place.run(&["serve", "--stdio", "--standalone", config[0], config[1]]).await;
     assert_eq!(ran.code, Some(0), "without HTTP there is nothing to call: {ran:?}");
 
     let (gateway, _) = place.serve_http(&config, &[("BRIDGEHEAD_HTTP_TOKEN", "s3cret")]).await;

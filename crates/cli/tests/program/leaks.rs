@@ -17,7 +17,8 @@ async fn marked(place: &Place, check: &LeakCheck) -> (StdioClient, Vec<u32>) {
         )
     };
     let config = place.file("bridgehead.toml", &(server("one") + &server("two")));
-    let mut client = place.start(&["serve", "--stdio", "--config", config.to_str().unwrap()], &[]);
+    let mut client =
+        place.start(&["serve", "--stdio", "--standalone", "--config", config.to_str().unwrap()], &[]);
     let pids = upstream_pids(&mut client).await;
     assert_eq!(pids.len(), 2);
     let params = json!({"name": "one__sleep", "arguments": {"ms": 60_000}, "_meta": {"progressToken": 1}});

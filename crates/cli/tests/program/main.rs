@@ -17,6 +17,7 @@ mod doctor;
 mod door;
 mod example;
 mod import;
+mod joining;
 mod keys;
 mod leaks;
 mod limits;

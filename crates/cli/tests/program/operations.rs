@@ -68,7 +68,8 @@ async fn a_gateway_on_stdio_is_operated() {
     let place = Place::new();
     let mock = Mock::legacy().stderr("hello from the server").tool("a", Behaviour::Echo);
     let file = mocks(&place, "mock.json", &[("files", mock)]);
-    let mut gateway = place.start(&["serve", "--stdio", "--config", file.to_str().unwrap()], &[]);
+    let mut gateway =
+        place.start(&["serve", "--stdio", "--standalone", "--config", file.to_str().unwrap()], &[]);
     let before = status(&place, is_ready).await;
     let told = &before["gateways"][0];
     assert_eq!((&told["pid"], &told["addresses"]), (&json!(gateway.pid()), &json!([])));
@@ -284,7 +285,7 @@ async fn every_bad_server_is_named_with_a_next_step() {
     let file = place.file("bad.json", &json!({"mcpServers": servers}).to_string());
     let file = file.to_str().unwrap();
     let began = std::time::Instant::now();
-    let mut gateway = place.start(&["serve", "--stdio", "--config", file], &[]);
+    let mut gateway = place.start(&["serve", "--stdio", "--standalone", "--config", file], &[]);
     let answer =
         gateway.request("tools/call", modern_params(json!({"name": "good__a", "arguments": {}}))).await;
     assert!(answer["result"].is_object(), "{answer}");

@@ -25,7 +25,7 @@ fn configured(place: &Place) -> (String, Served) {
     let served = asking().serve(Carrier::Http);
     let script = asking().env().remove(SCRIPT_VARIABLE).unwrap();
     let text = format!(
-        "[servers.near]\ncommand = {:?}\nenv = {{ {SCRIPT_VARIABLE} = '{script}' }}\n[servers.far]\nurl = {:?}\n",
+        "[gateway]\nlinger_ms = 0\n[servers.near]\ncommand = {:?}\nenv = {{ {SCRIPT_VARIABLE} = '{script}' }}\n[servers.far]\nurl = {:?}\n",
         program.display().to_string(),
         served.url()
     );

@@ -21,7 +21,7 @@ async fn calls_are_recorded_and_can_be_checked() {
     let place = Place::new();
     let config = place.config(&["demo"], "");
     let config = config.to_str().unwrap();
-    let mut gateway = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let mut gateway = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     call(&mut gateway, "add", json!({"a": 1, "b": 2})).await;
     call(&mut gateway, "nothing", json!({})).await;
 
@@ -131,9 +131,9 @@ async fn the_record_of_several_gateways_is_read_as_one() {
         all.extend_from_slice(&["--config", config]);
         place.run(&all).await
     };
-    let mut older = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let mut older = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     call(&mut older, "add", json!({"a": 1, "b": 1})).await;
-    let mut younger = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let mut younger = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     call(&mut younger, "add", json!({"a": 2, "b": 2})).await;
     call(&mut older, "add", json!({"a": 3, "b": 3})).await;
     let all = loop {
@@ -185,7 +185,7 @@ async fn a_killed_gateway_leaves_a_record_that_is_finished_later() {
     let place = Place::new();
     let config = place.config(&["demo"], "");
     let config = config.to_str().unwrap();
-    let mut gateway = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let mut gateway = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     call(&mut gateway, "add", json!({"a": 1, "b": 2})).await;
     let params = json!({"name": "sleep", "arguments": {"ms": 60_000}, "_meta": {"progressToken": 1}});
     gateway.start_request("tools/call", modern_params(params)).await;
@@ -198,7 +198,7 @@ async fn a_killed_gateway_leaves_a_record_that_is_finished_later() {
         names.filter(|name| name.to_str().unwrap().ends_with(".lock")).count()
     };
     assert_eq!(locks(), 1);
-    let mut next = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let mut next = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     call(&mut next, "server_ping", json!({})).await;
     until(|| (locks() == 1).then_some(())).await;
     next.close_stdin();
@@ -219,7 +219,8 @@ async fn the_configuration_decides_what_is_kept() {
     let place = Place::new();
     for (more, variables) in [("audit.store = \"none\"", &[][..]), ("", &[("BRIDGEHEAD_MODE", "test")][..])] {
         let config = place.config(&["demo"], more);
-        let mut gateway = place.start(&["serve", "--stdio", "--config", config.to_str().unwrap()], variables);
+        let mut gateway = place
+            .start(&["serve", "--stdio", "--standalone", "--config", config.to_str().unwrap()], variables);
         call(&mut gateway, "add", json!({"a": 1, "b": 2})).await;
         gateway.close_stdin();
         gateway.wait().await;
@@ -228,10 +229,11 @@ async fn the_configuration_decides_what_is_kept() {
     let file = place.file("file", "");
     let folder = format!("audit.folder = \"{}/audit\"\n", file.display());
     let config = place.config(&["demo"], &folder);
-    let ran = place.run(&["serve", "--stdio", "--config", config.to_str().unwrap()]).await;
+    let ran = place.run(&["serve", "--stdio", "--standalone", "--config", config.to_str().unwrap()]).await;
     assert!(ran.code == Some(1) && ran.stderr.contains("audit.folder"), "{ran:?}");
     let config = place.config(&["demo"], &format!("{folder}audit.on_failure = \"continue\"\n"));
-    let mut gateway = place.start(&["serve", "--stdio", "--config", config.to_str().unwrap()], &[]);
+    let mut gateway =
+        place.start(&["serve", "--stdio", "--standalone", "--config", config.to_str().unwrap()], &[]);
     let answer = call(&mut gateway, "add", json!({"a": 1, "b": 2})).await;
     assert!(answer["result"].is_object(), "{answer}");
     assert!(gateway.stderr().contains("without a record"), "{}", gateway.stderr());
@@ -245,7 +247,8 @@ async fn a_planted_secret_appears_in_no_sink() {
     let rules = "[audit]\nredact = ['NIGHTINGALE-\\d+']\nredact_paths = ['*:/plain/deep']\n";
     let config = place.config(&["demo"], rules);
     let config = config.to_str().unwrap();
-    let mut gateway = place.start(&["--log-level", "trace", "serve", "--stdio", "--config", config], &[]);
+    let mut gateway =
+        place.start(&["--log-level", "trace", "serve", "--stdio", "--standalone", "--config", config], &[]);
     let secrets =
         ["hunter2-by-name", "ghp_0123456789abcdefABCDEF0123456789abcd", "NIGHTINGALE-4711", "by-its-path"];
     let arguments = json!({
@@ -298,7 +301,7 @@ async fn other_requests_are_listed_too() {
     let place = Place::new();
     let config = place.config(&["demo"], "[audit]\nmethods = [\"tools/list\"]");
     let config = config.to_str().unwrap();
-    let mut gateway = place.start(&["serve", "--stdio", "--config", config], &[]);
+    let mut gateway = place.start(&["serve", "--stdio", "--standalone", "--config", config], &[]);
     call(&mut gateway, "add", json!({"a": 1, "b": 2})).await;
     gateway.request("tools/list", modern_params(json!({}))).await;
     gateway.close_stdin();

@@ -18,7 +18,7 @@ fn names(listed: &Value) -> Vec<&str> {
 
 /// A client of one era on stdin and stdout.
 async fn stdio(place: &Place, modern: bool) -> StdioClient {
-    let mut client = place.start(&["serve", "--stdio"], &[]);
+    let mut client = place.start(&["serve", "--stdio", "--standalone"], &[]);
     if !modern {
         let answer = client.initialize().await;
         assert_eq!(answer["result"]["serverInfo"]["name"], "bridgehead");
@@ -172,7 +172,7 @@ async fn http_client_follows_and_cancels_a_call() {
 async fn a_signal_drains() {
     for kind in [Signal::TERM, Signal::INT] {
         let place = Place::new();
-        let mut client = place.start(&["serve", "--stdio"], &[]);
+        let mut client = place.start(&["serve", "--stdio", "--standalone"], &[]);
         let id = started_sleep(&mut client, 1000).await;
         signal(&client, kind);
         let answer = client.answer_to(id).await;
@@ -199,7 +199,7 @@ async fn a_signal_drains_http() {
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let place = Place::new();
-    let mut client = place.start(&["serve", "--stdio"], &[]);
+    let mut client = place.start(&["serve", "--stdio", "--standalone"], &[]);
     let pids = upstream_pids(&mut client).await;
     started_sleep(&mut client, 60_000).await;
     signal(&client, Signal::TERM);
@@ -292,7 +292,7 @@ async fn modes() {
         ("test", &DEMO_TOOLS[..]),
     ] {
         let place = Place::new();
-        let mut client = place.start(&["serve", "--stdio"], &[("BRIDGEHEAD_MODE", mode)]);
+        let mut client = place.start(&["serve", "--stdio", "--standalone"], &[("BRIDGEHEAD_MODE", mode)]);
         let listed = client.request("tools/list", modern_params(json!({}))).await;
         assert_eq!(names(&listed), expected, "{mode}");
         let pinged = client.request("tools/call", modern_params(json!({"name": "server_ping"}))).await;

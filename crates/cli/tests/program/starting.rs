@@ -158,7 +158,7 @@ async fn a_pipe_gets_plain_lines() {
 #[tokio::test]
 async fn a_log_tells_of_the_start() {
     let slow = Slow::new("");
-    for transport in [&["--stdio"][..], &["--listen", "127.0.0.1:0"]] {
+    for transport in [&["--stdio", "--standalone"][..], &["--listen", "127.0.0.1:0"]] {
         let arguments = [&["serve", "--config", slow.file()], transport].concat();
         let mut gateway = slow.place.start(&arguments, &[("TERM", "xterm")]);
         until(|| gateway.stderr().contains("is starting server=\"mcp:slow\"").then_some(())).await;
@@ -222,7 +222,7 @@ async fn late_list(client: &mut StdioClient, params: &Value) -> Value {
 #[tokio::test]
 async fn early_clients_over_stdio() {
     let slow = Slow::new(EARLY);
-    let mut client = slow.place.start(&["serve", "--stdio", "--config", slow.file()], &[]);
+    let mut client = slow.place.start(&["serve", "--stdio", "--standalone", "--config", slow.file()], &[]);
     check_partial(&client.initialize().await);
     check_early(&early_list(&mut client, &json!({})).await);
     client.take_aside();
@@ -230,14 +230,14 @@ async fn early_clients_over_stdio() {
     let listed = late_list(&mut client, &json!({})).await;
     client.close_stdin();
     client.wait().await;
-    let mut again = slow.place.start(&["serve", "--stdio", "--config", slow.file()], &[]);
+    let mut again = slow.place.start(&["serve", "--stdio", "--standalone", "--config", slow.file()], &[]);
     until_complete(&mut again).await;
     check_complete(&listed, &again.initialize().await);
     again.close_stdin();
     again.wait().await;
 
     let slow = Slow::new(EARLY);
-    let mut client = slow.place.start(&["serve", "--stdio", "--config", slow.file()], &[]);
+    let mut client = slow.place.start(&["serve", "--stdio", "--standalone", "--config", slow.file()], &[]);
     check_partial(&client.request("server/discover", modern_params(json!({}))).await);
     check_early(&early_list(&mut client, &modern_params(json!({}))).await);
     let listen = modern_params(json!({"notifications": {"toolsListChanged": true}}));

@@ -63,6 +63,7 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "max_total_ms", DURATION, "3600000", "How long a call may take in total, with or without progress."),
     works(Gateway, "startup_timeout_ms", DURATION, "30000", "How long the gateway itself may take to start."),
     works(Gateway, "list_wait_ms", DURATION_OR_ZERO, "5000", "How long the first list of tools waits for servers that are still starting."),
+    works(Gateway, "linger_ms", DURATION_OR_ZERO, "30000", "How long a gateway that `serve --stdio` started stays after its last client has left."),
     works(Gateway, "question_timeout_ms", DURATION, "600000", "How long a client has to answer a question that a server asks during a call; then the question is cancelled."),
     works(Gateway, "threads", Integer { least: 1, most: 1024 }, "one per core", "Number of threads that serve HTTP clients."),
     works(Gateway, "debug_errors", Flag, "false", "Adds backtraces to the details of errors."),

@@ -1,0 +1,297 @@
+//! The way into a gateway: joins one that runs, or starts one and joins that.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bridgehead::control::running;
+use bridgehead::{Config, Control};
+use bridgehead_front::{JOIN, LINES};
+use bridgehead_process::{Detached, detach};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, HOST, UPGRADE};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::folder::{self, Lock};
+use super::pipe::{Entered, Gateways};
+use crate::exit::Exit;
+use crate::log;
+use crate::output::{self, one_line};
+use crate::trust::digest;
+use crate::world::World;
+
+/// How long a gateway may take to answer a request to join.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// The largest refusal that is read.
+const MAX_ANSWER_BYTES: usize = 256 * 1024;
+/// How much of what a starting gateway says is kept.
+const MAX_WORDS: u64 = 64 * 1024;
+/// How often a gateway is looked for and started before this counts as a failure: its file may change meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Finds and starts gateways for one client.
+#[derive(Debug)]
+pub(crate) struct Entrance<'w> {
+    pub(crate) world: &'w World,
+    /// The file that the command line names.
+    pub(crate) explicit: Option<&'w Path>,
+}
+
+/// Why no gateway was entered.
+#[derive(Debug)]
+pub(crate) enum NotEntered {
+    /// This client must be served by this process.
+    Alone(String),
+    /// It failed; the reason has been told.
+    Failed(Exit),
+}
+
+/// The connection to a gateway.
+type Connection = Entered<OwnedReadHalf, OwnedWriteHalf>;
+
+impl Gateways for Entrance<'_> {
+    type Reader = OwnedReadHalf;
+    type Writer = OwnedWriteHalf;
+
+    async fn enter(&mut self) -> Result<Connection, Exit> {
+        match self.world.without_secrets(self.explicit) {
+            Ok(config) => self.find(&config).await.map_err(|refused| match refused {
+                NotEntered::Failed(exit) => exit,
+                NotEntered::Alone(reason) => {
+                    output::talk(&format!("error: no gateway can be joined: {reason}"));
+                    Exit::Failure
+                }
+            }),
+            Err(error) => Err(output::configuration_error(&error, false)),
+        }
+    }
+}
+
+impl Entrance<'_> {
+    /// Joins the gateway that serves `config`, or starts one.
+    pub(crate) async fn find(&self, config: &Config) -> Result<Connection, NotEntered> {
+        let Some(folder) = Control::directory(&self.world.variables) else {
+            return Err(NotEntered::Alone("neither XDG_RUNTIME_DIR nor HOME is set".to_owned()));
+        };
+        folder::check(&folder).map_err(NotEntered::Alone)?;
+        let identity = self.world.identity(config);
+        let mut differs = None;
+        if let Some(joined) = join_running(&folder, &identity, &mut differs).await {
+            return Ok(joined);
+        }
+        // Clients that start at the same time agree on one of them, which starts the gateway.
+        let name = &digest(identity.to_string().as_bytes())[..16];
+        let _lock = Lock::take(&folder, name).await.map_err(|error| {
+            NotEntered::Alone(format!("`{}` cannot be written: {error}", folder.display()))
+        })?;
+        for _ in 0..ATTEMPTS {
+            differs = None;
+            if let Some(joined) = join_running(&folder, &identity, &mut differs).await {
+                return Ok(joined);
+            }
+            if let Some(reason) = &differs {
+                output::talk(&format!("note: starting another gateway, because {reason}"));
+            }
+            let socket = self.start(config).await?;
+            match join(&socket, &identity).await {
+                Ok(joined) => return Ok(joined),
+                Err(refused) => tracing::debug!(?refused, "the gateway that was started is another one"),
+            }
+        }
+        output::talk(
+            "error: the gateway that was started cannot be joined; its configuration may have changed meanwhile",
+        );
+        Err(NotEntered::Failed(Exit::Failure))
+    }
+
+    /// Starts a detached gateway; returns its control socket when it serves.
+    async fn start(&self, config: &Config) -> Result<PathBuf, NotEntered> {
+        let failed = |reason: String| {
+            output::talk(&format!("error: cannot start a gateway: {reason}"));
+            NotEntered::Failed(Exit::Failure)
+        };
+        let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+        let (folder, file) = self.world.where_to_serve(self.explicit, config);
+        let mut arguments: Vec<OsString> = ["serve", "--detached"].map(OsString::from).to_vec();
+        arguments.extend(log::options().into_iter().map(OsString::from));
+        if let Some(file) = file {
+            arguments.extend(["--config".into(), file.into_os_string()]);
+        }
+        let mut gateway = detach(&program, arguments, &folder).map_err(|error| failed(error.to_string()))?;
+        let pid = gateway.pid().unwrap_or_default();
+        match hear(&mut gateway).await {
+            Ok(ready) => {
+                let log =
+                    ready["log"].as_str().map_or("no log".to_owned(), |log| format!("its log is {log}"));
+                output::talk(&format!(
+                    "started a gateway for the clients of this configuration: pid {pid}, {log}"
+                ));
+                Ok(PathBuf::from(ready["socket"].as_str().unwrap_or_default()))
+            }
+            Err(words) => {
+                for line in words.lines().filter(|line| !line.starts_with("configuration: ")) {
+                    output::relay(line);
+                }
+                let exit = gateway.wait().await.map_err(|error| failed(error.to_string()))?;
+                match exit.code {
+                    Some(1..) if !words.is_empty() => Err(NotEntered::Failed(Exit::of_code(exit.code))),
+                    _ => Err(failed(format!("it ended with {exit}"))),
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a starting gateway serves; returns what it says about itself, or its last words.
+async fn hear(gateway: &mut Detached) -> Result<Value, String> {
+    let (Some(stdout), Some(stderr)) = (gateway.take_stdout(), gateway.take_stderr()) else {
+        return Err(String::new());
+    };
+    let mut ready = String::new();
+    let mut words = Vec::new();
+    let hearing = async {
+        // Read to its end, so that the gateway never waits for us; what is too much is dropped.
+        let mut stderr = stderr;
+        let _ = (&mut stderr).take(MAX_WORDS).read_to_end(&mut words).await;
+        let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
+    };
+    let mut stdout = BufReader::new(stdout.take(MAX_WORDS));
+    let (_, ()) = tokio::join!(stdout.read_line(&mut ready), hearing);
+    serde_json::from_str(&ready).map_err(|_| String::from_utf8_lossy(&words).into_owned())
+}
+
+/// Joins the first running gateway that is the same; otherwise says how the nearest one differs.
+async fn join_running(folder: &Path, identity: &Value, differs: &mut Option<String>) -> Option<Connection> {
+    let mut fewest = usize::MAX;
+    for instance in running(folder) {
+        let pid = instance.pid;
+        let refused = if !instance.is_own() {
+            Refusal::Unreachable("its socket belongs to another user".to_owned())
+        } else if identity["version"] != instance.version.as_str() {
+            // Not asked: it may not know the question.
+            Refusal::Differs { names: vec!["version".to_owned()], message: String::new() }
+        } else {
+            match join(&instance.socket, identity).await {
+                Ok(joined) => {
+                    output::talk(&format!("joined the running gateway with pid {pid}"));
+                    return Some(joined);
+                }
+                Err(refused) => refused,
+            }
+        };
+        match refused {
+            Refusal::Differs { names, message } if names.len() < fewest => {
+                fewest = names.len();
+                let what = if names.is_empty() { one_line(&message, 200) } else { words(&names) };
+                *differs = Some(format!("the running one (pid {pid}) cannot be joined: {what}"));
+            }
+            Refusal::Differs { .. } => {}
+            Refusal::Unreachable(error) => tracing::debug!(pid, error, "a gateway cannot be joined"),
+        }
+    }
+    None
+}
+
+/// How two gateways differ, for people. Names of variables come from the configuration or from a fixed list; values are not told.
+fn words(differs: &[String]) -> String {
+    let mut parts = Vec::new();
+    let has = |name: &str| differs.iter().any(|one| one == name);
+    for (name, text) in [
+        ("version", "it has another version"),
+        ("file", "it serves another configuration file"),
+        ("text", "it serves another content or mode of the configuration"),
+    ] {
+        if has(name) {
+            parts.push(text.to_owned());
+        }
+    }
+    let variables: Vec<&str> = differs.iter().filter_map(|one| one.strip_prefix("variables.")).collect();
+    if !variables.is_empty() {
+        parts.push(format!("it has other values of {}", one_line(&variables.join(", "), 400)));
+    }
+    if parts.is_empty() {
+        parts.push("it differs".to_owned());
+    }
+    parts.join("; ")
+}
+
+/// Why a gateway was not joined.
+#[derive(Debug)]
+enum Refusal {
+    /// It is not the same; the names of what differs.
+    Differs { names: Vec<String>, message: String },
+    /// It does not answer.
+    Unreachable(String),
+}
+
+/// Joins the gateway behind a socket.
+async fn join(socket: &Path, identity: &Value) -> Result<Connection, Refusal> {
+    let joining = async {
+        let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
+        let user = stream.peer_cred().map_err(|error| error.to_string())?.uid();
+        if user != rustix::process::geteuid().as_raw() {
+            return Err("the gateway runs as another user".to_owned());
+        }
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
+        tokio::spawn(connection.with_upgrades());
+        let request = Request::builder()
+            .method("POST")
+            .uri(JOIN)
+            .header(HOST, "localhost")
+            .header(CONNECTION, "upgrade")
+            .header(UPGRADE, LINES)
+            .body(Full::new(Bytes::from(identity.to_string())))
+            .map_err(|error| error.to_string())?;
+        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let upgraded = hyper::upgrade::on(answer).await.map_err(|error| error.to_string())?;
+            let parts = upgraded.downcast::<TokioIo<UnixStream>>();
+            let parts = parts.map_err(|_| "the connection is lost".to_owned())?;
+            let (reader, writer) = parts.io.into_inner().into_split();
+            return Ok(Ok(Entered { reader, writer, early: parts.read_buf }));
+        }
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        Ok(Err(serde_json::from_slice::<Value>(&body).unwrap_or_default()))
+    };
+    match tokio::time::timeout(ANSWERS_WITHIN, joining).await {
+        Ok(Ok(Ok(entered))) => Ok(entered),
+        Ok(Ok(Err(refused))) => {
+            let names = refused["error"]["differs"].as_array().into_iter().flatten();
+            let names = names.filter_map(Value::as_str).map(str::to_owned).collect();
+            let message = refused["error"]["message"].as_str();
+            Err(Refusal::Differs { names, message: message.unwrap_or("it takes no clients in").to_owned() })
+        }
+        Ok(Err(error)) => Err(Refusal::Unreachable(error)),
+        Err(_) => Err(Refusal::Unreachable("it does not answer".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// JOIN-4: what differs is told in words, variables by name.
+    #[test]
+    fn differences_in_words() {
+        #[track_caller]
+        fn check(names: &[&str], expected: &str) {
+            assert_eq!(words(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()), expected);
+        }
+        check(&["version"], "it has another version");
+        check(
+            &["file", "text"],
+            "it serves another configuration file; it serves another content or mode of the configuration",
+        );
+        check(&["variables.LANG", "variables.PATH"], "it has other values of LANG, PATH");
+        check(&["variables"], "it differs");
+    }
+}
