@@ -10,6 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
+use bridgehead_front::{API, ENDPOINT, HEALTH, READINESS};
 use rustix::process::Signal;
 
 use crate::common::{Place, Ran, program, signal, until};
@@ -149,7 +150,11 @@ async fn the_shell_blocks_of_the_pages_work() {
         let mut running = Vec::new();
         for Block { line, text, meant, .. } in blocks {
             match meant {
-                Use::Saved(file) => drop(place.file(&file, &text)),
+                Use::Saved(file) => {
+                    let folder = place.path().join(&file);
+                    std::fs::create_dir_all(folder.parent().unwrap()).unwrap();
+                    place.file(&file, &text);
+                }
                 Use::LeftRunning => {
                     let started = shell(&format!("exec {text}"));
                     until(|| started.stderr().contains("serves MCP at").then_some(())).await;
@@ -180,6 +185,27 @@ async fn the_shell_blocks_of_the_pages_work() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(ran >= 4, "only {ran} blocks were run, and {left_out} were not");
+}
+
+/// WORD-2: the page of HTTP paths has every path that is served, and every route of the operators' API.
+#[test]
+fn the_page_of_http_paths_is_complete() {
+    let read = |path: &str| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        std::fs::read_to_string(root.join(path)).unwrap()
+    };
+    let page = read("docs/http-api.md");
+    let metadata = ["/.well-known/oauth-protected-resource", "/.well-known/oauth-authorization-server"];
+    for path in [ENDPOINT, HEALTH, READINESS].iter().chain(&metadata) {
+        assert!(page.contains(&format!("| `{path}`")), "docs/http-api.md lacks {path}");
+    }
+    // The answer to an unknown route lists them all.
+    let source = read("crates/front/src/http/api.rs");
+    let (_, rest) = source.split_once("the routes are {API}{{").unwrap();
+    let (routes, _) = rest.split_once("}}").unwrap();
+    for route in routes.split(',') {
+        assert!(page.contains(&format!(" {API}{route}")), "docs/http-api.md lacks {API}{route}");
+    }
 }
 
 #[test]
