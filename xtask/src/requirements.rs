@@ -349,12 +349,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("JOIN", 5, "a start can be watched, and an early list is completed later"),
     later("JOIN", 6, "a found configuration is used after `trust`, for that content only", START),
     kept("JOIN", 7, "packages for npm and PyPI and a tarball carry the program and run it"),
-    later(
-        "JOIN",
-        8,
-        "every verb names its configuration, fits the terminal and suggests the nearest name",
-        START,
-    ),
+    kept("JOIN", 8, "every verb names its configuration, fits the terminal and suggests the nearest name"),
     kept("QA", 1, "coverage bars for the crates, the chain and the bootstrap"),
     kept("QA", 2, "every promise is named by a test, and this report says by which one"),
     kept("QA", 3, "test doubles are scripted peers over real transports, and published programs"),

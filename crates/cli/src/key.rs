@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
+use super::meant::meant;
 use super::target::run_once;
 use super::world::World;
 use super::{Chosen, Run, audit, output};
@@ -235,6 +236,12 @@ impl<'a> Place<'a> {
         let of_file = self.file.read().map_err(|error| error.to_string())?.unwrap_or_default();
         if !elsewhere.is_empty() && !of_file.iter().any(|key| fits(&key)) {
             return Err(format!("the key `{name}` is {place}"));
+        }
+        if !of_file.iter().any(|key| key.name == *name) {
+            let near = meant(name, of_file.iter().map(|key| key.name.as_str()), "");
+            if !near.is_empty() {
+                output::talk(&format!("hint: {near}"));
+            }
         }
         let asked = json!({ "digest": digest });
         let Removed(removed) = self.recorded("key/revoke", name, &asked, || {

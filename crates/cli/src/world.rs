@@ -25,9 +25,12 @@ use super::trust::{self, Trust};
 /// The name of the bundled server.
 const DEMO: &str = "demo";
 
-/// Says why the demo runs, and where the program looked for a configuration.
-const DEMO_NOTE: &str = "no configuration found, so the bundled demo server runs; looked for ./bridgehead.toml, \
-    ./.mcp.json and $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
+/// Said instead of the file in use.
+const NONE_FOUND: &str = "configuration: none found";
+
+/// Says what runs then, and where the program looked for a configuration.
+const DEMO_NOTE: &str = "the bundled demo server runs; looked for ./bridgehead.toml, ./.mcp.json and \
+    $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
 
 /// The process's surroundings.
 #[derive(Debug, Clone)]
@@ -159,6 +162,7 @@ impl World {
             return Err(Diagnostic::error(message).help(help).into());
         }
         let mut config = load(None, environment, &self.folder)?;
+        output::talk(NONE_FOUND);
         if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
             let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
             config.servers.push(ServerConfig::new(name, launch, &config.gateway));

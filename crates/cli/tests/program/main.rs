@@ -21,6 +21,7 @@ mod joining;
 mod keys;
 mod leaks;
 mod limits;
+mod line;
 mod memory;
 mod offers;
 mod operations;

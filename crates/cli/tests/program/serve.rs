@@ -57,7 +57,7 @@ async fn stdio_client_of_either_era_uses_the_demo() {
         }
         assert_eq!(client.wait().await.code(), Some(0), "{}", client.stderr());
         let said = client.stderr();
-        assert!(said.contains("no configuration found"), "{said}");
+        assert!(said.contains("configuration: none found"), "{said}");
         assert!(said.contains("INFO ready") && said.contains("INFO stopped"), "{said}");
         assert!(!said.contains("for a client"), "no banner without HTTP: {said}");
     }

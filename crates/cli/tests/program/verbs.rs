@@ -7,14 +7,15 @@ use serde_json::json;
 
 use crate::common::{Place, Ran, program, signal, until};
 
-const NOTE: &str = "no configuration found";
+const NONE: &str = "configuration: none found\n";
+const DEMO: &str = "the bundled demo server runs; looked for ./bridgehead.toml";
 
 #[tokio::test]
 async fn tools_lists_what_is_offered() {
     let place = Place::new();
     let ran = place.run(&["tools"]).await;
     assert_eq!(ran.code, Some(0));
-    assert!(ran.stderr.starts_with(NOTE), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with(&format!("{NONE}{DEMO}")), "{}", ran.stderr);
     assert_snapshot!(ran.stdout, @r"
     echo           Gives back the text it gets.
     add            Adds two numbers; the sum is structured output.
@@ -34,9 +35,9 @@ async fn the_demo_is_announced_where_it_starts() {
     let place = Place::new();
     let (mut gateway, _) = place.serve_http(&[], &[]).await;
     let ran = place.run(&["tools"]).await;
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert_eq!((ran.code, ran.said().as_str()), (Some(0), ""));
     let fresh = place.run(&["tools", "--fresh"]).await;
-    assert!(fresh.stderr.starts_with(NOTE), "{}", fresh.stderr);
+    assert!(fresh.said().starts_with(DEMO), "{}", fresh.stderr);
     signal(&gateway, Signal::TERM);
     assert_eq!(gateway.wait().await.code(), Some(0));
 }
@@ -301,7 +302,7 @@ async fn a_closed_stdout_is_not_an_error() {
     until(|| shell.stderr().ends_with("0\n").then_some(())).await;
     shell.wait().await;
     let said: Vec<String> = shell.stderr().lines().map(str::to_owned).collect();
-    assert!(said[0].starts_with(NOTE) && said[1..] == ["0"], "{said:?}");
+    assert!(said[0] == NONE.trim_end() && said[1].starts_with(DEMO) && said[2..] == ["0"], "{said:?}");
 }
 
 #[tokio::test]
