@@ -335,11 +335,10 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("ACC", 9, "failed sign-ins, denials, keys and policies are in the record"),
     kept("JOIN", 1, "`import` merges the files of known clients and copies no secret into a readable file"),
     kept("JOIN", 2, "`connect` and `disconnect` edit a client's file and restore it byte for byte"),
-    later(
+    kept(
         "JOIN",
         3,
         "`add`, `remove`, `enable` and `disable` change the configuration, and a running gateway applies it",
-        START,
     ),
     kept(
         "JOIN",
@@ -347,7 +346,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "clients over stdio join one gateway of the same user and configuration, and survive its end",
     ),
     kept("JOIN", 5, "a start can be watched, and an early list is completed later"),
-    later("JOIN", 6, "a found configuration is used after `trust`, for that content only", START),
+    kept("JOIN", 6, "a found configuration is used after `trust`, for that content only"),
     kept("JOIN", 7, "packages for npm and PyPI and a tarball carry the program and run it"),
     kept("JOIN", 8, "every verb names its configuration, fits the terminal and suggests the nearest name"),
     kept("QA", 1, "coverage bars for the crates, the chain and the bootstrap"),

@@ -36,7 +36,7 @@ mod restart;
 mod run;
 mod screen;
 mod serve;
-#[expect(dead_code, reason = "the verbs that edit servers follow")]
+mod servers;
 mod servers_file;
 mod service;
 mod starting;
@@ -87,13 +87,14 @@ fn help() -> String {
 const EXAMPLES: &str = "Examples:
   bridgehead serve                          the gateway on http://127.0.0.1:4848/mcp
   bridgehead import                         the servers of your other MCP clients
+  bridgehead add files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
   bridgehead tools                          what the configured servers offer
   bridgehead call add --args '{\"a\":1,\"b\":2}'
   bridgehead check                          the configuration, and whether each server starts
   bridgehead status                         the state of the running gateway and its servers
 
 Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml and ./.mcp.json once
-you agreed to them, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
+you agreed to them with `bridgehead trust`, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
 them a demo runs.";
 
 /// Options for the log on stderr.
@@ -131,6 +132,12 @@ enum Verb {
     Resources(resources::Resources),
     Connect(connect::Connect),
     Disconnect(connect::Disconnect),
+    Add(Box<servers::Add>),
+    Remove(servers::Remove),
+    Enable(servers::Enable),
+    Disable(servers::Disable),
+    Init(servers::Init),
+    Trust(trust::TrustFile),
     Check(check::Check),
     Doctor(doctor::Doctor),
     Status(status::Status),
@@ -160,6 +167,12 @@ impl Verb {
             Self::Resources(verb) => verb,
             Self::Connect(verb) => verb,
             Self::Disconnect(verb) => verb,
+            Self::Add(verb) => &**verb,
+            Self::Remove(verb) => verb,
+            Self::Enable(verb) => verb,
+            Self::Disable(verb) => verb,
+            Self::Init(verb) => verb,
+            Self::Trust(verb) => verb,
             Self::Check(verb) => verb,
             Self::Doctor(verb) => verb,
             Self::Status(verb) => verb,

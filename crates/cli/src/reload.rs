@@ -33,8 +33,8 @@ pub(crate) struct Reloading {
     pub(crate) gateway: Gateway,
     /// The configuration in effect, without overrides from the command line.
     pub(crate) config: Config,
-    /// The content of its file at that time, from [`text`].
-    pub(crate) text: Option<Vec<u8>>,
+    /// What it was read from at that time.
+    pub(crate) content: Content,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
     /// Whether other clients may join this gateway.
@@ -55,9 +55,8 @@ impl Reloading {
         let terminal = std::io::stderr().is_terminal();
         let mut hangup = signal(SignalKind::hangup()).ok();
         let changed = Arc::new(Notify::new());
-        let file = file(&self.config).map(Path::to_owned);
-        let mut text = self.text.take();
-        let _watcher = watching(file.clone(), Arc::clone(&changed)).await;
+        let mut seen = self.content.clone();
+        let _watcher = watching(self.folders(), Arc::clone(&changed)).await;
         // The file may have changed before the watcher started.
         changed.notify_one();
         loop {
@@ -76,24 +75,56 @@ impl Reloading {
                     let _ = kill_process(getpid(), Signal::TERM);
                     continue;
                 }
-                Cause::Hangup => text = file.as_deref().and_then(|file| std::fs::read(file).ok()),
+                Cause::Hangup => seen = self.content_now(),
                 Cause::Changed => {
                     while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
-                    let now = file.as_deref().and_then(|file| std::fs::read(file).ok());
-                    if now == text {
+                    let now = self.content_now();
+                    if now == seen {
                         continue;
                     }
-                    text = now;
+                    seen = now;
                 }
             }
-            self.reload().await;
+            if self.reload().await {
+                // It may name another file of variables now.
+                seen.secrets = secrets(&self.config);
+                self.content = seen.clone();
+            }
         }
     }
 
-    async fn reload(&mut self) {
+    /// What the configuration would be read from now.
+    fn content_now(&self) -> Content {
+        Content::of(&self.world, self.explicit.as_deref(), &self.config)
+    }
+
+    /// The folders in which something may change the configuration.
+    fn folders(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = Vec::new();
+        if let Some(file) = file(&self.config).and_then(|file| std::path::absolute(file).ok()) {
+            // If the file is a link, its target may change, too.
+            files.extend(file.canonicalize().ok().filter(|target| *target != file));
+            files.push(file);
+        }
+        files.extend(self.config.secrets.env_file.clone());
+        let mut folders: Vec<PathBuf> =
+            files.iter().filter_map(|file| file.parent().map(Path::to_owned)).collect();
+        if self.content.agreed.is_some() {
+            folders.extend(self.world.trust().folder().map(Path::to_owned));
+        }
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+
+    /// Applies the current content of the file; returns whether it is in effect.
+    async fn reload(&mut self) -> bool {
         let (world, explicit, running) = (self.world.clone(), self.explicit.clone(), self.config.clone());
-        let loading = tokio::task::spawn_blocking(move || world.again(explicit.as_deref(), &running));
-        let Ok(loaded) = loading.await else { return };
+        let before = self.content.file.clone();
+        let loading = tokio::task::spawn_blocking(move || {
+            world.again(explicit.as_deref(), &running, before.as_deref())
+        });
+        let Ok(loaded) = loading.await else { return false };
         let outcome = match loaded {
             // The endpoint still uses the old token settings, so the check uses them too.
             Ok(config) if let Some(exposed) = self.exposed(&config) => {
@@ -116,6 +147,7 @@ impl Reloading {
                 self.config.policy.clone_from(&config.policy);
                 self.config.limits.clone_from(&config.limits);
                 self.config.auth.keys.clone_from(&config.auth.keys);
+                self.config.secrets.clone_from(&config.secrets);
                 // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
@@ -132,7 +164,9 @@ impl Reloading {
             }
         };
         self.record(&outcome).await;
+        let ok = outcome.ok;
         self.gateway.set_reload(outcome);
+        ok
     }
 
     /// Puts the reload into the record, with what identifies the rules that are now in effect.
@@ -176,9 +210,33 @@ fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// The content of a configuration's file. Call this when the configuration is read, before the gateway starts.
-pub(crate) fn text(config: &Config) -> Option<Vec<u8>> {
-    std::fs::read(file(config)?).ok()
+/// What a configuration is read from. A gateway that is not restarted follows it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// The text of its file.
+    file: Option<Vec<u8>>,
+    /// The text of its file of variables.
+    secrets: Option<Vec<u8>>,
+    /// Whether the user agreed to the text; `None` if nobody has to.
+    agreed: Option<bool>,
+}
+
+impl Content {
+    /// Call this when the configuration is read, before the gateway starts.
+    pub(crate) fn of(world: &World, explicit: Option<&Path>, config: &Config) -> Self {
+        let path = file(config);
+        let file = path.and_then(|path| std::fs::read(path).ok());
+        let needed = path.is_some_and(|path| world.needs_agreement(explicit, path).unwrap_or(false));
+        let agreed = match (path, &file) {
+            (Some(path), Some(text)) if needed => Some(world.trust().answer(path, text) == Some(true)),
+            _ => None,
+        };
+        Self { file, secrets: secrets(config), agreed }
+    }
+}
+
+fn secrets(config: &Config) -> Option<Vec<u8>> {
+    std::fs::read(config.secrets.env_file.as_ref()?).ok()
 }
 
 fn file(config: &Config) -> Option<&Path> {
@@ -189,14 +247,13 @@ fn file(config: &Config) -> Option<&Path> {
 }
 
 /// Starts the watcher on another thread: starting it blocks, and this thread is busy starting servers.
-async fn watching(file: Option<PathBuf>, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
-    let watching = tokio::task::spawn_blocking(move || watch(&file?, &changed));
+async fn watching(folders: Vec<PathBuf>, changed: Arc<Notify>) -> Option<RecommendedWatcher> {
+    let watching = tokio::task::spawn_blocking(move || watch(&folders, &changed));
     watching.await.ok().flatten()
 }
 
-/// Watches the file's folder instead of the file, because editors replace the file. If the file is a link, watches its
-/// target's folder too.
-fn watch(file: &Path, changed: &Arc<Notify>) -> Option<RecommendedWatcher> {
+/// Watches folders instead of files, because editors replace files.
+fn watch(folders: &[PathBuf], changed: &Arc<Notify>) -> Option<RecommendedWatcher> {
     let told = Arc::clone(changed);
     let on_event = move |event: notify::Result<notify::Event>| {
         // Ignores read accesses, which we make ourselves.
@@ -205,11 +262,7 @@ fn watch(file: &Path, changed: &Arc<Notify>) -> Option<RecommendedWatcher> {
         }
     };
     let watching = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-        let file = std::path::absolute(file).map_err(notify::Error::io)?;
-        let mut folders: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
-        let target = file.canonicalize().ok().and_then(|target| target.parent().map(Path::to_owned));
-        folders.extend(target.filter(|target| !folders.contains(target)));
-        for folder in &folders {
+        for folder in folders {
             watcher.watch(folder, RecursiveMode::NonRecursive)?;
         }
         Ok(watcher)

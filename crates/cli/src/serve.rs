@@ -23,7 +23,7 @@ use tracing::debug;
 
 use super::exit::Exit;
 use super::join::detached::{self, LogFile};
-use super::reload::{self, Reloading};
+use super::reload::{Content, Reloading};
 use super::starting::{self, Form, Shower, Then};
 use super::world::{World, note_demo};
 use super::{Chosen, Run, audit, join, log, output, service};
@@ -243,7 +243,7 @@ async fn serve_until_end(
             return Exit::Failure;
         }
     };
-    let text = reload::text(&written);
+    let content = Content::of(world, serve.chosen.config.as_deref(), &written);
     server.gateway().set_configuration_id(Some(world.id(&written)));
     // A gateway that ends with its client is no gateway for others.
     let joinable = !serve.stdio;
@@ -287,7 +287,7 @@ async fn serve_until_end(
         explicit: serve.chosen.config.clone(),
         gateway: server.gateway().clone(),
         config: written,
-        text,
+        content,
         http,
         joinable,
         access,

@@ -4,6 +4,9 @@
 //! only if the user agreed to exactly that text. The answers are in one file in the user's state folder. If other users
 //! could have written that file, it is ignored.
 
+mod changes;
+mod verb;
+
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -14,10 +17,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use super::replace::{self, Replacement};
+pub(crate) use self::changes::{changes, what_runs};
+pub(crate) use self::verb::TrustFile;
+use super::replace::{self, ReplaceError, Replacement};
 
 /// How many answers are kept; the oldest are dropped first.
 const KEPT: usize = 512;
+/// How often an answer is written again, if another program of ours writes one at the same moment.
+const ATTEMPTS: usize = 10;
 /// A larger file is not one that we wrote.
 const LARGEST: u64 = 1 << 20;
 
@@ -35,6 +42,17 @@ struct Answer {
     sha256: String,
     agreed: bool,
     time: String,
+}
+
+impl Answer {
+    /// Whether the file still is what the answer is about.
+    fn state(&self) -> &'static str {
+        match fs::read(&self.path) {
+            Ok(text) if digest(&text) == self.sha256 => "unchanged",
+            Ok(_) => "changed since",
+            Err(_) => "gone",
+        }
+    }
 }
 
 /// The content of the file.
@@ -65,24 +83,68 @@ impl Trust {
 
     /// Keeps an answer for this file with this text.
     pub(crate) fn keep(&self, path: &Path, text: &[u8], agreed: bool) -> io::Result<()> {
-        let (Some(file), Some(path)) = (&self.file, canonical(path)) else {
-            return Err(io::Error::other("there is no state folder, or the path is not UTF-8"));
-        };
+        let path = canonical(path).ok_or_else(|| io::Error::other("the path is not UTF-8"))?;
         let sha256 = digest(text);
-        let mut answers = self.read().unwrap_or_default();
-        answers.version = 1;
-        answers.files.retain(|one| one.path != path || one.sha256 != sha256);
         let time = format!("{:.0}", jiff::Timestamp::now());
-        answers.files.push(Answer { path, sha256, agreed, time });
-        let surplus = answers.files.len().saturating_sub(KEPT);
-        answers.files.drain(..surplus);
+        self.change(|answers| {
+            answers.retain(|one| one.path != path || one.sha256 != sha256);
+            let (path, sha256, time) = (path.clone(), sha256.clone(), time.clone());
+            answers.push(Answer { path, sha256, agreed, time });
+        })
+    }
+
+    /// Takes the agreement to a text for the text that follows it.
+    pub(crate) fn renew(&self, path: &Path, before: Option<&[u8]>, after: &[u8]) -> io::Result<()> {
+        if let (Some(path), Some(before)) = (canonical(path), before.map(digest)) {
+            self.change(|answers| answers.retain(|one| one.path != path || one.sha256 != before))?;
+        }
+        self.keep(path, after, true)
+    }
+
+    /// Forgets all answers about a file, which need not exist. Returns how many there were.
+    pub(crate) fn forget(&self, path: &Path) -> io::Result<usize> {
+        let path = canonical(path).or_else(|| path.to_str().map(str::to_owned)).unwrap_or_default();
+        let mut count = 0;
+        self.change(|answers| {
+            let before = answers.len();
+            answers.retain(|one| one.path != path);
+            count = before - answers.len();
+        })?;
+        Ok(count)
+    }
+
+    /// All answers, the oldest first.
+    fn all(&self) -> Vec<Answer> {
+        self.read().map(|answers| answers.files).unwrap_or_default()
+    }
+
+    /// The folder of the answers, to be watched.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.file.as_deref()?.parent()
+    }
+
+    /// Changes the answers, again if another program changes them at the same moment.
+    fn change(&self, mut edit: impl FnMut(&mut Vec<Answer>)) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::Error::other("there is no state folder")) };
         if let Some(folder) = file.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        let before = replace::read(file)?;
-        let after = serde_json::to_vec_pretty(&answers)?;
-        let replaced = Replacement::new(before.as_deref(), &after).private().write(file);
-        replaced.map(drop).map_err(io::Error::other)
+        let mut changed = None;
+        for _ in 0..ATTEMPTS {
+            let before = replace::read(file)?;
+            let mut answers = self.read().unwrap_or_default();
+            answers.version = 1;
+            edit(&mut answers.files);
+            let surplus = answers.files.len().saturating_sub(KEPT);
+            answers.files.drain(..surplus);
+            let after = serde_json::to_vec_pretty(&answers)?;
+            match Replacement::new(before.as_deref(), &after).private().write(file) {
+                Ok(_) => return Ok(()),
+                Err(error @ ReplaceError::Changed(_)) => changed = Some(error),
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Err(changed.map_or_else(|| io::ErrorKind::Other.into(), io::Error::other))
     }
 
     fn read(&self) -> io::Result<Answers> {

@@ -13,14 +13,13 @@ use bridgehead::config::{
     load_text, locate, read_text,
 };
 use bridgehead::{Config, secret_commands};
-use bridgehead_wire::Redactor;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::exit::Exit;
-use super::output::{self, one_line};
-use super::trust::{self, Trust};
+use super::output;
+use super::trust::{self, Trust, what_runs};
 
 /// The name of the bundled server.
 const DEMO: &str = "demo";
@@ -56,10 +55,10 @@ pub(crate) enum NotReloaded {
     Gone(PathBuf),
     /// The user has not agreed to its new content.
     #[error(
-        "`{}` has changed, and nobody agreed to its new content; restart the gateway in a terminal to be asked, or \
-         with `--config {}`", .0.display(), .0.display()
+        "`{}` has changed, and nobody agreed to its new content ({}); the running configuration stays in effect; agree with \
+         `bridgehead trust {}`", path.display(), changes.join("; "), path.display()
     )]
-    NotAgreed(PathBuf),
+    NotAgreed { path: PathBuf, changes: Vec<String> },
     /// It is invalid.
     #[error("{}", words(.0))]
     Wrong(ConfigError),
@@ -130,7 +129,7 @@ impl World {
         explicit: Option<&Path>,
         config: &Config,
     ) -> Result<Config, ConfigError> {
-        self.again(explicit, config).map_err(|error| match error {
+        self.again(explicit, config, None).map_err(|error| match error {
             NotReloaded::Wrong(error) => error,
             other => Diagnostic::error(other.to_string()).into(),
         })
@@ -142,7 +141,6 @@ impl World {
         environment: &Environment,
     ) -> Result<Config, ConfigError> {
         let candidates = locate(explicit, environment, &self.folder)?;
-        let mut passed_over = Vec::new();
         for found in candidates {
             let text = read_text(&found.path, &self.folder)?;
             if found.origin != Origin::Folder || self.agreed(&found, &text)? {
@@ -150,16 +148,6 @@ impl World {
                 output::talk(&format!("configuration: {}", self.folder.join(&found.path).display()));
                 return Ok(config);
             }
-            passed_over.push(found.path);
-        }
-        if let Some(first) = passed_over.first() {
-            let files: Vec<String> = passed_over.iter().map(|path| format!("`{}`", path.display())).collect();
-            let message = format!("no configuration: nobody agreed to run what {} says", files.join(" and "));
-            let help = format!(
-                "read it, then use it with `--config {}`, or run `bridgehead check` here in a terminal to be asked",
-                first.display()
-            );
-            return Err(Diagnostic::error(message).help(help).into());
         }
         let mut config = load(None, environment, &self.folder)?;
         output::talk(NONE_FOUND);
@@ -171,20 +159,49 @@ impl World {
     }
 
     /// Loads the current content of the file of `config`, which is running.
-    pub(crate) fn again(&self, explicit: Option<&Path>, config: &Config) -> Result<Config, NotReloaded> {
+    /// `before` is the text that is in effect, to say what would change.
+    pub(crate) fn again(
+        &self,
+        explicit: Option<&Path>,
+        config: &Config,
+        before: Option<&[u8]>,
+    ) -> Result<Config, NotReloaded> {
         let (Source::Toml(path) | Source::ClientJson(path)) = &config.source else {
             return Err(NotReloaded::NoFile);
         };
         if !self.folder.join(path).exists() {
             return Err(NotReloaded::Gone(path.clone()));
         }
-        let candidates = locate(explicit, &self.environment, &self.folder).map_err(NotReloaded::Wrong)?;
         let text = read_text(path, &self.folder).map_err(NotReloaded::Wrong)?;
-        let trusted = candidates.iter().any(|one| one.path == *path && one.origin != Origin::Folder);
-        if !trusted && self.trust.answer(&self.folder.join(path), &text) != Some(true) {
-            return Err(NotReloaded::NotAgreed(path.clone()));
+        let needed = self.needs_agreement(explicit, path).map_err(NotReloaded::Wrong)?;
+        if needed && self.trust.answer(&self.folder.join(path), &text) != Some(true) {
+            let changes = self.changes(path, before.unwrap_or_default(), &text);
+            return Err(NotReloaded::NotAgreed { path: path.clone(), changes });
         }
         load_text(path, text, &self.environment, &self.folder).map_err(NotReloaded::Wrong)
+    }
+
+    /// Whether the user must agree to the file of a configuration: it was found in the current folder.
+    pub(crate) fn needs_agreement(&self, explicit: Option<&Path>, path: &Path) -> Result<bool, ConfigError> {
+        let candidates = locate(explicit, &self.environment, &self.folder)?;
+        Ok(!candidates.iter().any(|one| one.path == *path && one.origin != Origin::Folder))
+    }
+
+    /// Whether a file that the user did not name may run what it says.
+    pub(crate) fn may_run(&self, path: &Path) -> bool {
+        let agreed = || std::fs::read(path).is_ok_and(|text| self.trust.answer(path, &text) == Some(true));
+        self.needs_agreement(None, path).is_ok_and(|needed| !needed) || agreed()
+    }
+
+    /// What another text of a file would change. It runs nothing and reads no secrets.
+    fn changes(&self, path: &Path, before: &[u8], after: &[u8]) -> Vec<String> {
+        let environment = self.environment.clone().without_secrets();
+        let read = |text: &[u8]| load_text(path, text.to_vec(), &environment, &self.folder);
+        match (read(before), read(after)) {
+            (Ok(before), Ok(after)) => trust::changes(&before, &after),
+            (Err(_), _) => vec!["what it changes is not known".to_owned()],
+            (_, Err(error)) => vec![format!("it cannot be used: {}", words(&error))],
+        }
     }
 
     /// Whether the user agreed to a file of the current folder, now or before.
@@ -201,7 +218,9 @@ impl World {
                 Some(_) => "you refused it",
                 None => "nobody agreed to run what it says",
             };
-            output::talk(&format!("warning: skipping `{file}`: {why}; to use it: --config {file}"));
+            output::talk(&format!(
+                "warning: skipping `{file}`: {why}; to use it, run `bridgehead trust {file}`"
+            ));
         }
         Ok(agreed == Some(true))
     }
@@ -212,24 +231,29 @@ impl World {
         let environment = self.environment.clone().without_secrets();
         let config = load_text(&found.path, text.to_vec(), &environment, &self.folder)?;
         output::talk(&format!("`{}` lies in the current folder. It would run:", found.path.display()));
-        for (name, words) in &config.secrets.commands {
-            let what = Redactor::default().text(&words.join(" ")).into_owned();
-            output::talk(&format!("  {}", one_line(&format!("{name}, for a secret: {what}"), 400)));
-        }
-        for server in &config.servers {
-            output::talk(&format!("  {}", shown(server)));
-        }
-        output::talk("Use it? The answer is kept for as long as the file does not change. [y/N]");
-        let mut answer = String::new();
-        match io::stdin().lock().read_line(&mut answer) {
-            Ok(0) | Err(_) => return Ok(None),
-            Ok(_) => {}
-        }
-        let agreed = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
+        what_runs(&config).iter().for_each(|line| output::talk(&format!("  {line}")));
+        let Some(agreed) =
+            self.agree("Use it? The answer is kept for as long as the file does not change. [y/N]")
+        else {
+            return Ok(None);
+        };
         if let Err(error) = self.trust.keep(&found.path, text, agreed) {
             output::talk(&format!("warning: the answer cannot be kept: {error}"));
         }
         Ok(Some(agreed))
+    }
+
+    /// Asks the user at the terminal; `None` if there is none, or no answer.
+    pub(crate) fn agree(&self, question: &str) -> Option<bool> {
+        if !self.asks {
+            return None;
+        }
+        output::talk(question);
+        let mut answer = String::new();
+        match io::stdin().lock().read_line(&mut answer) {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str())),
+        }
     }
 
     /// The variables for the servers of `config`. They include the configurations of all gateways above these servers.
@@ -270,6 +294,9 @@ impl World {
         if let Some(file) = self.file(config) {
             add(file.as_os_str().as_encoded_bytes());
             add(&std::fs::read(&file).unwrap_or_default());
+        }
+        if let Some(file) = &config.secrets.env_file {
+            add(&std::fs::read(file).unwrap_or_default());
         }
         for name in &config.interpolated {
             add(name.as_bytes());
@@ -350,21 +377,6 @@ pub(crate) fn note_demo(config: &Config) {
     if config.source == Source::Demo {
         output::talk(DEMO_NOTE);
     }
-}
-
-/// A server and the command or address it stands for, on one line and without secrets.
-fn shown(server: &ServerConfig) -> String {
-    let what = match &server.launch {
-        Launch::Stdio(stdio) => {
-            let words: Vec<&str> =
-                std::iter::once(&stdio.command).chain(&stdio.args).map(String::as_str).collect();
-            words.join(" ")
-        }
-        Launch::Remote(remote) => remote.url.to_string(),
-        Launch::Unusable { reason } => format!("nothing: {reason}"),
-    };
-    let what = Redactor::default().text(&what).into_owned();
-    one_line(&format!("{}: {what}", server.name), 400)
 }
 
 /// All errors, on one line.

@@ -71,6 +71,7 @@ pub fn user_file(environment: &Environment) -> Option<PathBuf> {
         .map(PathBuf::from)
         .filter(|folder| folder.is_absolute())
         .or_else(|| environment.variable("HOME").map(|home| Path::new(home).join(".config")))
+        .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join("bridgehead").join("bridgehead.toml"))
 }
 

@@ -17,8 +17,7 @@ use std::path::{Path, PathBuf};
 use bridgehead::config::{Config, ConfigError, Secret, load_text, user_file};
 use rustix::fs::{FlockOperation, flock};
 
-pub(crate) use self::entry::EntryTransport;
-pub(crate) use self::entry::{EntryLaunch, ServerEntry};
+pub(crate) use self::entry::{EntryLaunch, EntryTransport, ServerEntry};
 pub(crate) use self::secrets::{has_secret, has_secret_argument, looks_secret};
 use self::variables::Variables;
 use super::exit::Exit;
@@ -428,9 +427,12 @@ pub(crate) fn secret_part(url: &str) -> Option<(&str, &str)> {
 
 /// Keeps the user's agreement to a file that the user edits with a verb. Returns why that is not possible.
 fn renew_trust(path: &Path, before: Option<&[u8]>, after: &[u8], world: &World) -> Option<String> {
+    if user_file(&world.environment).is_some_and(|own| own == path) {
+        return None;
+    }
     // Nobody but the user wrote a file that did not exist.
     let trusted = before.is_none_or(|before| world.trust().answer(path, before) == Some(true));
-    trusted.then(|| world.trust().keep(path, after, true).err()).flatten().map(|error| error.to_string())
+    trusted.then(|| world.trust().renew(path, before, after).err()).flatten().map(|error| error.to_string())
 }
 
 /// Locks the folder of a file, which is made if it is missing.

@@ -108,10 +108,6 @@ impl Mark {
     ///
     /// # Errors
     /// If the gateway does not answer.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the verbs that change the file of a running gateway")
-    )]
     pub(crate) async fn of(instance: &Instance) -> Result<Self, Refused> {
         get(instance, "status").await.map(|status| Self::in_status(&status))
     }
@@ -135,7 +131,6 @@ pub(crate) struct TakenOver {
 ///
 /// # Errors
 /// If the gateway does not answer any more.
-#[cfg_attr(not(test), expect(dead_code, reason = "for the verbs that change the file of a running gateway"))]
 pub(crate) async fn watch_running(
     instance: &Instance,
     mark: &Mark,

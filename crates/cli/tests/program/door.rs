@@ -96,23 +96,30 @@ fn cloned(place: &Place) -> (PathBuf, PathBuf) {
 }
 
 /// WALL-7: a configuration in the current folder does not run without consent. The user's own configuration is used
-/// instead; if there is none, nothing runs, not even the demo. Naming the file counts as consent.
+/// instead; if there is none, the demo runs. Naming the file counts as consent.
 #[tokio::test]
 async fn a_configuration_of_the_folder_does_not_run_unasked() {
     let place = Place::new();
     let (file, ran) = cloned(&place);
     let (folder, name) = (file.parent().unwrap(), file.to_str().unwrap());
-    for verb in [&["tools"][..], &["check"], &["serve", "--stdio"], &["call", "echo"]] {
-        let refusal = place.run_in(folder, verb, &[]).await;
-        refused(&refusal, &[name, &format!("--config {name}"), "nobody agreed"]);
-        assert!(!refusal.stderr.contains("demo"), "{}", refusal.stderr);
+    for verb in [&["tools"][..], &["check"], &["serve", "--stdio"], &["call", "server_ping"]] {
+        let passed = place.run_in(folder, verb, &[]).await;
+        assert_eq!(passed.code, Some(0), "{passed:?}");
+        for part in
+            [&format!("skipping `{name}`"), &format!("run `bridgehead trust {name}`"), "nobody agreed"]
+        {
+            assert!(passed.stderr.contains(part), "{part}: {passed:?}");
+        }
+        assert!(!ran.exists(), "nothing of the folder ran");
     }
     std::fs::write(folder.join("bridgehead.toml"), "[servers.x]\ncommand = \"touch\"\nargs = [\"ran\"]\n")
         .unwrap();
     let both = place.run_in(folder, &["tools"], &[]).await;
-    refused(&both, &[name, "bridgehead.toml` and `"]);
+    for part in [format!("skipping `{name}`"), format!("skipping `{}/bridgehead.toml`", folder.display())] {
+        assert!(both.stderr.contains(&part), "{part}: {both:?}");
+    }
 
-    std::fs::create_dir(place.path().join("bridgehead")).unwrap();
+    std::fs::create_dir_all(place.path().join("bridgehead")).unwrap();
     let own = place.config(&["own"], "");
     let own_file = place.path().join("bridgehead/bridgehead.toml");
     std::fs::rename(own, &own_file).unwrap();
@@ -188,7 +195,8 @@ async fn a_person_is_asked_once_for_each_content() {
     signal(&gateway, Signal::TERM);
     assert_eq!(gateway.wait().await.code(), Some(0));
     std::fs::write(&file, format!("{text}\n\n")).unwrap();
-    refused(&place.run_in(folder, &["tools"], &[]).await, &["nobody agreed"]);
+    let passed = place.run_in(folder, &["tools"], &[]).await;
+    assert!(passed.stderr.contains("nobody agreed") && !ran.exists(), "{passed:?}");
 }
 
 /// HOUR-8: removing the configuration file changes nothing, whether the watcher or SIGHUP notices it.

@@ -1,0 +1,58 @@
+//! `bridgehead remove`: takes a server out of `bridgehead.toml`.
+
+use clap::Args;
+use serde_json::json;
+
+use super::takeover::{Change, Watch};
+use super::{Edited, expect};
+use crate::exit::Exit;
+use crate::run::Run;
+use crate::servers_file::edit;
+use crate::world::World;
+
+/// Remove a server from your bridgehead.toml
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The comment directly above the server and the secrets that only it used go with it. A running gateway stops it at once.
+Exit codes: 0 removed, 1 the file cannot be edited, 2 no such server, 78 the file is wrong.
+
+Examples:
+  bridgehead remove github
+  bridgehead remove db --scope project"
+)]
+pub(crate) struct Remove {
+    /// The server
+    name: String,
+    #[command(flatten)]
+    edited: Edited,
+    #[command(flatten)]
+    watch: Watch,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Run for Remove {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn run(&self, world: &World) -> Exit {
+        let file = match self.edited.file(world) {
+            Ok(file) => file,
+            Err(exit) => return exit,
+        };
+        let change = Change::begin(&file, &self.edited, world);
+        let edited = edit(&file, world, |servers| {
+            expect(servers, &self.name, world)?;
+            servers.remove(&self.name)
+        });
+        match edited {
+            Ok(_) => {
+                let text = format!("removed {} from {}", self.name, file.display());
+                change.without_start((&text, &json!({"removed": self.name})), &self.watch, self.json)
+            }
+            Err(error) => error.tell(self.json),
+        }
+    }
+}
