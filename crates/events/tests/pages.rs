@@ -1,5 +1,7 @@
 //! Writes the reference pages of events and of counters, and fails if they are stale (`cargo xtask generate`).
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do: with a panic that says where")]
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
