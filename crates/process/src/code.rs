@@ -6,6 +6,7 @@
 //! its code resident: the parsing of the configuration, the command line, handshakes. This module drops those pages.
 //! Code that is still needed is read back from the file, page by page, at the price of one minor fault each.
 
+#[cfg(target_os = "linux")]
 use std::ops::Range;
 
 /// Releases all code of this process that is mapped from files. Returns the size of the released mappings in bytes.

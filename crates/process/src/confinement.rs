@@ -118,6 +118,7 @@ impl Feature {
     }
 
     /// How to start without it.
+    #[cfg(target_os = "linux")]
     pub(crate) const fn way_out(self) -> &'static str {
         match self {
             Self::Scopes => "take `signals` out of `require`",

@@ -5,6 +5,12 @@
 //! decoded into types: its members stay slices of the buffer it arrived in ([`Raw`]), and an edit
 //! yields a sequence of slices ([`Spliced`]) in which every byte that we do not own is unchanged.
 
+// Here, because every crate needs this one: it is the only error then.
+#[cfg(windows)]
+compile_error!(
+    "Bridgehead does not support Windows; build and run it in WSL, the Windows Subsystem for Linux"
+);
+
 mod abilities;
 pub mod code;
 mod depth;
