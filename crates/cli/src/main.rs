@@ -272,7 +272,7 @@ mod tests {
 
     /// A stale page fails; `UPDATE_REFERENCE=1` rewrites it.
     #[track_caller]
-    fn check_page(name: &str, page: &[u8]) {
+    pub(crate) fn check_page(name: &str, page: &[u8]) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
         if std::env::var_os("UPDATE_REFERENCE").is_some() {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();

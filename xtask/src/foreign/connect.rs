@@ -5,6 +5,7 @@
 //! connects to the gateway. `bridgehead disconnect` takes it away. Without a client in between, every byte comes back.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -14,6 +15,9 @@ use serde_json::{Value, json};
 use super::install::Installed;
 use super::outcome::{Outcome, Outcomes};
 use super::program::{MARK, append, command, leftovers, mark};
+
+/// How many seconds a program may take.
+const LIMIT: &str = "120";
 
 /// A client.
 struct Agent {
@@ -178,43 +182,39 @@ impl<'h> Home<'h> {
             Way::Command => "client",
             Way::Edit => "",
         };
-        let printed = self.output(&self.gateway, &[verb, self.agent.id, "--json"], folders)?;
+        let (printed, _) = self.output(&self.gateway, &[verb, self.agent.id, "--json"], folders)?;
         Ok(serde_json::from_str(&printed).unwrap_or_else(|_| json!({"printed": printed})))
     }
 
     fn client(&self, arguments: &[&str]) -> Result<String> {
-        self.output(&self.home.join("client").join(self.agent.command), arguments, "client")
+        // Gemini CLI lists its servers on stderr.
+        let printed = self.output(&self.home.join("client").join(self.agent.command), arguments, "client")?;
+        Ok(format!("{}{}", printed.0, printed.1))
     }
 
-    /// Runs a program to its end, in the client's home, without a network. Returns all that it printed to stdout.
-    fn output(&self, program: &Path, arguments: &[&str], folder: &str) -> Result<String> {
+    /// Runs a program to its end, in the client's home, without a network. Returns what it printed to stdout and stderr.
+    fn output(&self, program: &Path, arguments: &[&str], folder: &str) -> Result<(String, String)> {
         let path = format!("{0}/{folder}:{0}/bin:/usr/bin:/bin", self.home.display());
-        let mut run = match self.offline {
-            true => {
-                let mut run = command("unshare");
-                run.args(["-rn", "timeout", "120"]).arg(program);
-                run
-            }
-            false => {
-                let mut run = command("timeout");
-                run.arg("120").arg(program);
-                run
-            }
-        };
+        let mut run = command(if self.offline { "unshare" } else { "timeout" });
+        if self.offline {
+            run.args(["-rn", "timeout"]);
+        }
         let printed = run
+            .arg(LIMIT)
+            .arg(program)
             .args(arguments)
             .env_clear()
             .envs([("PATH", path.as_str()), (MARK, self.mark), ("NO_COLOR", "1")])
             .env("HOME", &self.home)
             .current_dir(&self.home)
             .stdin(Stdio::null())
-            .stderr(append(&self.log)?)
             .output()
             .with_context(|| format!("{} could not be started", program.display()))?;
-        let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
-        use std::io::Write as _;
-        writeln!(append(&self.log)?, "$ {} {}\n{printed}", program.display(), arguments.join(" "))?;
-        Ok(printed)
+        let [stdout, stderr] =
+            [printed.stdout, printed.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let words = arguments.join(" ");
+        writeln!(append(&self.log)?, "$ {} {words}\n{stdout}{stderr}", program.display())?;
+        Ok((stdout, stderr))
     }
 }
 

@@ -102,7 +102,8 @@ pub(crate) static CLIENTS: [Client; 19] = [
             project(".vscode/settings.json").under(&[&["mcp", "servers"]]),
         ],
         connect: Connect {
-            by: By::Command("code"),
+            // Not by `code --add-mcp`: it opens a window if the editor is not running, and cannot take an entry away again.
+            by: By::Edit,
             http: Http::Header("${env:X}"),
             restart: false,
             trust: Some("VS Code asks whether you trust a server before it starts it for the first time"),

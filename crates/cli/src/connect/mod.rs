@@ -9,6 +9,7 @@ mod entry;
 mod file;
 mod launch;
 mod list;
+mod moved;
 mod one;
 mod outcome;
 mod own_command;
@@ -75,6 +76,9 @@ pub(crate) struct Connect {
     /// With --http, the variable of the client that holds its key [default: MCP_BRIDGEHEAD_KEY if one is needed]
     #[arg(long, value_name = "VARIABLE", requires = "http")]
     key_variable: Option<String>,
+    /// Turn off the client's own servers that the gateway has too
+    #[arg(long = "move")]
+    move_servers: bool,
     /// Print the entry and where it belongs; change nothing
     #[arg(long, conflicts_with = "dry_run")]
     print: bool,
@@ -103,8 +107,8 @@ pub(crate) struct Disconnect {
     /// The clients
     #[arg(value_name = "CLIENT", required_unless_present = "all")]
     clients: Vec<String>,
-    /// Disconnect all clients that were connected
-    #[arg(long, conflicts_with = "clients")]
+    /// Take back everything that `connect` has done
+    #[arg(long, conflicts_with_all = ["clients", "project", "name"])]
     all: bool,
     #[command(flatten)]
     which: Which,
@@ -190,6 +194,13 @@ fn run(connect: &Connect, world: &World) -> Exit {
         Ok(address) => address.unwrap_or_else(|| stdio.clone()),
         Err(exit) => return exit,
     };
+    let moved = match connect.move_servers {
+        true => match world.without_secrets(connect.chosen.config.as_deref()) {
+            Ok(config) => Some(config.servers),
+            Err(error) => return output::configuration_error(&error, connect.json),
+        },
+        false => None,
+    };
     let records = Records::of(&world.variables);
     let job = Job {
         world,
@@ -200,6 +211,7 @@ fn run(connect: &Connect, world: &World) -> Exit {
         otherwise: &stdio,
         is_service: service::installed(world).is_some(),
         config: config.file.as_deref(),
+        moved: moved.as_deref(),
         print: connect.print,
         dry_run: connect.dry_run,
         edits_only: connect.which.no_command,
@@ -223,25 +235,11 @@ fn run(connect: &Connect, world: &World) -> Exit {
 }
 
 fn disconnect(disconnect: &Disconnect, world: &World) -> Exit {
-    let mut clients = match named(&disconnect.clients) {
+    let clients = match named(&disconnect.clients) {
         Ok(clients) => clients,
         Err(exit) => return exit,
     };
     let records = Records::of(&world.variables);
-    if disconnect.all {
-        let recorded = records.all();
-        clients = CLIENTS
-            .iter()
-            .filter(|client| recorded.iter().any(|record| record.client == client.id))
-            .collect();
-        if clients.is_empty() {
-            output::talk("no client was connected by `bridgehead connect`");
-            return match disconnect.json {
-                true => output::json_data(&json!({"ok": true, "clients": []}), Exit::Success),
-                false => Exit::Success,
-            };
-        }
-    }
     let undo = Undo {
         world,
         records: &records,
@@ -251,7 +249,19 @@ fn disconnect(disconnect: &Disconnect, world: &World) -> Exit {
         dry_run: disconnect.dry_run,
         edits_only: disconnect.which.no_command,
     };
-    let outcomes: Vec<Outcome> = clients.into_iter().map(|client| undo.disconnect(client)).collect();
+    let outcomes: Vec<Outcome> = match disconnect.all {
+        // The newest first: what was there before it has the older ones.
+        true => records
+            .all()
+            .into_iter()
+            .rev()
+            .filter_map(|record| Some(undo.disconnect_recorded(Client::named(&record.client)?, record)))
+            .collect(),
+        false => clients.into_iter().map(|client| undo.disconnect(client)).collect(),
+    };
+    if outcomes.is_empty() {
+        output::talk("no client was connected by `bridgehead connect`");
+    }
     report(&outcomes, &[], disconnect.json)
 }
 

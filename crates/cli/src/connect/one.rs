@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bridgehead::config::ServerConfig;
 use serde_json::Value;
 
 use super::diff::diff;
 use super::entry::{self, OWN_KEYS, is_ours};
 use super::file::{self, Change, FileError};
 use super::launch::Launch;
+use super::moved;
 use super::outcome::{Outcome, State};
 use super::own_command;
 use super::place::{self, Target, surroundings};
@@ -34,6 +36,8 @@ pub(crate) struct Job<'j> {
     pub(crate) is_service: bool,
     /// The configuration that the entry names.
     pub(crate) config: Option<&'j Path>,
+    /// The servers of the gateway, if those of the client are to be turned off.
+    pub(crate) moved: Option<&'j [ServerConfig]>,
     /// Only show the entry.
     pub(crate) print: bool,
     /// Only show what would change.
@@ -95,11 +99,15 @@ impl Job<'_> {
             Ok(state) => outcome.state = state,
             Err(error) => return outcome.failed(error.to_string()),
         }
+        if let Err(error) = self.turn_off(client, &target, format, &mut outcome) {
+            outcome.warnings.push(format!("its servers stay on: {error}"));
+        }
         if outcome.state != State::Planned {
             outcome.undo = Some(self.undo(client));
         }
         if matches!(outcome.state, State::Connected | State::Updated) {
-            outcome.next = self.next_steps(client, launch, outcome.how);
+            let next = self.next_steps(client, launch, outcome.how);
+            outcome.next.splice(0..0, next);
         }
         outcome
     }
@@ -145,6 +153,55 @@ impl Job<'_> {
         outcome.backup = record.backup().map(Path::to_owned);
         self.remember(&record, outcome);
         Ok(state)
+    }
+
+    /// Turns off the servers that the gateway has too.
+    fn turn_off(
+        &self,
+        client: &'static Client,
+        target: &Target,
+        format: Format,
+        outcome: &mut Outcome,
+    ) -> Result<(), FileError> {
+        let Some(config) = self.moved else { return Ok(()) };
+        let broken = |error| FileError::Broken { file: target.file.clone(), error };
+        let served = |text: &str| {
+            let path = place::path(format, text, target.keys).map_err(broken)?;
+            let servers = edit::servers(format, text, path).map_err(broken)?.unwrap_or_default();
+            Ok::<_, FileError>((path, moved::served(client, &servers, self.name, config)))
+        };
+        let (_, names) = served(&file::read(&target.file)?.unwrap_or_default())?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let listed = format!("`{}`", names.join("`, `"));
+        let Some(switch) = moved::switch(client) else {
+            outcome.next.push(format!(
+                "take {listed} out of the file by hand: the gateway has them, and {} cannot turn a server off there",
+                client.title
+            ));
+            return Ok(());
+        };
+        if self.dry_run {
+            outcome.next.push(format!("{listed} would be turned off, because the gateway has them"));
+            return Ok(());
+        }
+        let edit = |text: Option<&str>| {
+            let text = text.unwrap_or_default();
+            let (path, names) = served(text)?;
+            let after = moved::switched(format, text, path, &names, switch, true).map_err(broken)?;
+            Ok((after != text).then_some((after, names)))
+        };
+        let Some(change) = file::change(&target.file, false, edit)? else { return Ok(()) };
+        outcome.next.push(format!("{listed} are turned off in the file, because the gateway has them"));
+        if let Some(mut record) = self.records.find(client.id, &target.file, self.name) {
+            if change.before.is_some_and(|before| digest(before.as_bytes()) == record.after) {
+                record.after = digest(change.after.as_bytes());
+            }
+            record.moved.extend(change.told);
+            self.remember(&record, outcome);
+        }
+        Ok(())
     }
 
     /// The new text of the file; `None` if it needs none.
@@ -229,6 +286,7 @@ impl Job<'_> {
                     after: digest(text.as_bytes()),
                     before: kept,
                     added: None,
+                    moved: Vec::new(),
                 };
                 outcome.backup = record.backup().map(Path::to_owned);
                 Some(record)
@@ -251,6 +309,7 @@ impl Job<'_> {
         change: Change<Step>,
         intact: Option<Record>,
     ) -> Record {
+        let moved = intact.as_ref().map(|record| record.moved.clone()).unwrap_or_default();
         let (before, added) = match (intact, change.told, change.backup, change.before) {
             // What was there before us is known from the first connection.
             (Some(record), ..) => (record.before, record.added),
@@ -270,6 +329,7 @@ impl Job<'_> {
             after: digest(change.after.as_bytes()),
             before,
             added,
+            moved,
         }
     }
 
@@ -303,7 +363,7 @@ impl Job<'_> {
                 ));
             }
         }
-        let rewrites = matches!(client.connect.by, By::Command(_)) || client.connect.restart;
+        let rewrites = own_command::removing(client, Scope::User, self.name).is_some();
         if client.connect.restart {
             next.push(format!(
                 "restart {title}; while it runs, it may write its file again without the entry"

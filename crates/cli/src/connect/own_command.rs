@@ -2,9 +2,6 @@
 //!
 //! A client that keeps its state in the same file knows best how to change it. Its command runs in the user's environment, with
 //! a limit on its time, and all that it started is gone when this returns.
-//!
-//! `code --add-mcp` is not among them: it opens a window if the editor is not running, it cannot take an entry away again, and
-//! the editor notices an edit of its file by itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -37,6 +37,9 @@ pub(crate) struct Record {
     /// What the entry brought with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) added: Option<Added>,
+    /// The servers that were turned off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) moved: Vec<String>,
 }
 
 /// How an entry was written.
@@ -184,6 +187,7 @@ mod tests {
             after: digest(b"after"),
             before,
             added: Some(Added::default()),
+            moved: Vec::new(),
         }
     }
 

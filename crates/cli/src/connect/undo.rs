@@ -1,10 +1,11 @@
 //! Disconnects one client: gives its file back as it was, or takes just our entry away.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::entry::{self, is_ours};
 use super::file::{self, FileError};
+use super::moved;
 use super::outcome::{Outcome, State};
 use super::own_command;
 use super::place::{self, Target, surroundings};
@@ -29,16 +30,31 @@ pub(crate) struct Undo<'u> {
 impl Undo<'_> {
     /// Disconnects a client.
     pub(crate) fn disconnect(&self, client: &'static Client) -> Outcome {
+        // A recorded file counts even if the client would write to another one today.
+        let recorded = self.records.all().into_iter().find(|record| {
+            record.client == client.id
+                && record.name == self.name
+                && candidates(client, self.scope, self.world).any(|file| file == record.file)
+        });
+        self.take_back(client, recorded)
+    }
+
+    /// Takes back a connection that was remembered, wherever its file is.
+    pub(crate) fn disconnect_recorded(&self, client: &'static Client, record: Record) -> Outcome {
+        let is_users = candidates(client, Scope::User, self.world).any(|file| file == record.file);
+        let scope = if is_users { Scope::User } else { Scope::Project };
+        // In another folder, the client's own command would look at another project.
+        let edits_only = self.edits_only || !is_users;
+        Undo { scope, edits_only, name: &record.name.clone(), ..*self }.take_back(client, Some(record))
+    }
+
+    fn take_back(&self, client: &'static Client, recorded: Option<Record>) -> Outcome {
         let mut outcome = Outcome::new(client, self.name);
         let (Some(target), Some(format)) =
             (place::target(client, self.scope, surroundings(self.world)), entry::format(client.form))
         else {
             return outcome.failed("Bridgehead does not change its file; take the entry out by hand");
         };
-        // A recorded file counts even if the client would write to another one today.
-        let recorded = self.records.all().into_iter().find(|record| {
-            record.client == client.id && record.name == self.name && self.is_in_scope(record, client)
-        });
         let file = recorded.as_ref().map_or(target.file, |record| record.file.clone());
         let target = Target { file, keys: target.keys };
         outcome.file = Some(target.file.clone());
@@ -61,14 +77,6 @@ impl Undo<'_> {
         outcome
     }
 
-    fn is_in_scope(&self, record: &Record, client: &Client) -> bool {
-        let candidates = match self.scope {
-            Scope::User => client.user_files(surroundings(self.world)),
-            Scope::Project => client.project_files(surroundings(self.world)),
-        };
-        candidates.iter().any(|candidate| candidate.path == record.file)
-    }
-
     fn undo(
         &self,
         client: &'static Client,
@@ -81,13 +89,15 @@ impl Undo<'_> {
         if let Some(state) = self.restore(target, &now, record, outcome)? {
             return Ok(state);
         }
-        let edit = |text: Option<&str>| self.edit(target, format, record, text);
+        let edit = |text: Option<&str>| self.edit(client, target, format, record, text);
         let Some((after, ())) = edit(Some(&now))? else { return Ok(State::NotConnected) };
         if self.dry_run {
             outcome.text = Some(super::diff::diff(&now, &after));
             return Ok(State::Planned);
         }
-        if self.by_command(client, target, format, outcome) {
+        // The command would leave off what was turned off.
+        let moved = record.is_some_and(|record| !record.moved.is_empty());
+        if !moved && self.by_command(client, target, format, outcome) {
             outcome.how = Some(How::Command);
             return Ok(State::Removed);
         }
@@ -141,6 +151,7 @@ impl Undo<'_> {
     /// The text without our entry; `None` if it has none.
     fn edit(
         &self,
+        client: &Client,
         target: &Target,
         format: Format,
         record: Option<&Record>,
@@ -159,7 +170,11 @@ impl Undo<'_> {
             )));
         }
         let added = record.and_then(|record| record.added.as_ref());
-        Ok(Some((edit::remove(format, text, place, added).map_err(broken)?, ())))
+        let mut after = edit::remove(format, text, place, added).map_err(broken)?;
+        if let Some((record, switch)) = record.zip(moved::switch(client)) {
+            after = moved::switched(format, &after, path, &record.moved, switch, false).map_err(broken)?;
+        }
+        Ok(Some((after, ())))
     }
 
     /// Lets the client's own command take the entry away; says whether it did.
@@ -186,6 +201,15 @@ impl Undo<'_> {
         outcome.warnings.push(format!("`{program}` did not remove the entry, so the file is edited: {why}"));
         false
     }
+}
+
+/// The files where a client may keep servers.
+fn candidates(client: &Client, scope: Scope, world: &World) -> impl Iterator<Item = PathBuf> {
+    let all = match scope {
+        Scope::User => client.user_files(surroundings(world)),
+        Scope::Project => client.project_files(surroundings(world)),
+    };
+    all.into_iter().map(|candidate| candidate.path)
 }
 
 fn is_gone(file: &Path, format: Format, keys: crate::clients::Keys, name: &str) -> bool {

@@ -531,10 +531,11 @@ async fn over_http() {
     let ran = home.run(&["connect", "cursor", "--http", "--config", chosen]).await;
     assert!(ran.code == Some(78) && ran.stderr.contains("chooses its port"), "{ran:?}");
     assert_eq!(home.run(&["connect", "cursor", "--http=gate.example"]).await.code, Some(2));
-    for name in ["d", "c", "b", "a"] {
-        assert_eq!(home.run(&["disconnect", "cursor", "--name", name]).await.code, Some(0));
-    }
-    assert!(!home.path(".cursor/mcp.json").exists(), "{}", home.read(".cursor/mcp.json"));
+    let ran = home.run(&["disconnect", "--all", "--json"]).await;
+    let states = ran.json();
+    assert_eq!(states["clients"].as_array().unwrap().len(), 6, "{states}");
+    assert!(states["clients"].as_array().unwrap().iter().all(|told| told["state"] == "restored"), "{states}");
+    assert!(!home.path(".cursor/mcp.json").exists());
 }
 
 /// JOIN-2: where the gateway is installed as a service, clients get its address; one that knows no HTTP starts the program.
@@ -584,6 +585,45 @@ async fn in_a_project() {
     assert_eq!(home.run(&["connect", "copilot", "--project"]).await.code, Some(0));
     let bare: Value = serde_json::from_str(&home.read("project/.mcp.json")).unwrap();
     assert_eq!(bare["bridgehead"]["type"], "local", "{bare}");
+}
+
+/// JOIN-2: with `--move`, the client's servers that the gateway has are turned off and never deleted; all comes back. A client
+/// that cannot do so is named.
+#[tokio::test]
+async fn servers_are_moved() {
+    let home = Home::new();
+    let config = home.place.config(&["one"], "");
+    let config = config.to_str().unwrap();
+    let program = program().display();
+    let windsurf = format!(
+        "{{\n  \"mcpServers\": {{\n    \"one\": {{\n      \"command\": \"{program}\"\n    }},\n    \"two\": {{}}\n  }}\n}}\n"
+    );
+    home.write(".codeium/windsurf/mcp_config.json", &windsurf);
+    home.write(".cursor/mcp.json", &windsurf);
+    let all = ["connect", "windsurf", "cursor", "--move", "--config", config];
+    let planned = home.run(&[&all[..], &["--dry-run"]].concat()).await;
+    assert!(planned.stderr.contains("`one` would be turned off"), "{planned:?}");
+    assert_eq!(home.read(".codeium/windsurf/mcp_config.json"), windsurf);
+    let ran = home.run(&all).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("take `one` out of the file by hand"), "{ran:?}");
+    let now: Value = serde_json::from_str(&home.read(".codeium/windsurf/mcp_config.json")).unwrap();
+    assert_eq!(now["mcpServers"]["one"]["disabled"], true, "{now}");
+    assert_eq!(now["mcpServers"]["two"], json!({}));
+    let ran = home.run(&["disconnect", "windsurf", "--json"]).await;
+    assert_eq!(Home::first(&ran)["state"], "restored", "{ran:?}");
+    assert_eq!(home.read(".codeium/windsurf/mcp_config.json"), windsurf);
+
+    assert_eq!(home.run(&all).await.code, Some(0));
+    let changed =
+        home.read(".codeium/windsurf/mcp_config.json").replace("\"two\": {}", "\"two\": {\"a\": 1}");
+    home.write(".codeium/windsurf/mcp_config.json", &changed);
+    let ran = home.run(&["disconnect", "windsurf", "--json"]).await;
+    assert_eq!(Home::first(&ran)["state"], "removed", "{ran:?}");
+    assert_eq!(
+        home.read(".codeium/windsurf/mcp_config.json"),
+        windsurf.replace("\"two\": {}", "\"two\": {\"a\": 1}")
+    );
 }
 
 /// JOIN-2: a file of an administrator wins; it is named and not changed.
