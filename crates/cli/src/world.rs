@@ -305,14 +305,18 @@ impl World {
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What must be equal for a client to join a gateway: the version, the file, its text with the mode, and every variable that
-    /// the file names or that servers inherit. Values of variables are digests, but they are made from secrets too, so only
+    /// What must be equal for a client to join a gateway: the version, the file, its text with the mode and with its file of
+    /// variables, and every variable that the file names or that servers inherit. Values of variables are digests, but they are made from secrets too, so only
     /// the user's own programs may see them.
     pub(crate) fn identity(&self, config: &Config) -> Value {
         let file = self.file(config);
         let mut text = config.gateway.mode.as_str().as_bytes().to_vec();
         text.push(0);
-        text.extend(file.as_deref().and_then(|file| std::fs::read(file).ok()).unwrap_or_default());
+        let files = [file.as_deref(), config.secrets.env_file.as_deref()];
+        for file in files.into_iter().flatten() {
+            text.extend(std::fs::read(file).unwrap_or_default());
+            text.push(0);
+        }
         let inherited = config.servers.iter().filter_map(|server| match &server.launch {
             Launch::Stdio(stdio) => Some(&stdio.inherit_env),
             Launch::Remote(_) | Launch::Unusable { .. } => None,
