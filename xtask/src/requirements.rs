@@ -65,12 +65,10 @@ const fn kept(family: &'static str, number: u8, summary: &'static str) -> Requir
     Requirement { family, number, summary, due: Due::Now }
 }
 
+#[expect(dead_code, reason = "every promise is kept now; a promise of a change to come is written with it")]
 const fn later(family: &'static str, number: u8, summary: &'static str, change: &'static str) -> Requirement {
     Requirement { family, number, summary, due: Due::With(change) }
 }
-
-/// The changes that will meet the later promises.
-const START: &str = "the first hour";
 
 /// All promises. Within a group the report keeps this order.
 pub(crate) const REQUIREMENTS: &[Requirement] = &[
