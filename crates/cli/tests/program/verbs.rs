@@ -293,12 +293,7 @@ async fn a_closed_stdout_is_not_an_error() {
         "{} tools list --json --log-level off | true; echo ${{PIPESTATUS[0]}} >&2",
         program().display()
     );
-    let home = place.path().to_str().unwrap();
-    let mut shell = bridgehead_testkit::client::StdioClient::start(
-        std::path::Path::new("bash"),
-        &["-c", &line],
-        [("XDG_CONFIG_HOME", home)],
-    );
+    let mut shell = place.start_program(std::path::Path::new("bash"), &["-c", &line], &[]);
     until(|| shell.stderr().ends_with("0\n").then_some(())).await;
     shell.wait().await;
     let said: Vec<String> = shell.stderr().lines().map(str::to_owned).collect();
