@@ -189,7 +189,8 @@ async fn clients_are_connected_and_restored() {
 #[tokio::test]
 async fn the_entry_starts_the_gateway() {
     let home = Home::new();
-    let config = home.place.config(&["one"], "");
+    // The gateway that the entry starts ends with its client.
+    let config = home.place.config(&["one"], "[gateway]\nlinger_ms = 0\n");
     let ran = home.run(&["connect", "cursor", "--config", config.to_str().unwrap()]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let file: Value = serde_json::from_str(&home.read(".cursor/mcp.json")).unwrap();

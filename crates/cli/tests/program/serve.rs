@@ -383,9 +383,9 @@ async fn log_lines_are_redacted() {
 #[tokio::test]
 async fn a_closed_stderr_is_not_an_error() {
     let place = Place::new();
-    let line = format!("exec {} serve --stdio --log-level trace 2> >(exec true)", program().display());
-    let home = place.path().to_str().unwrap();
-    let mut client = StdioClient::start(Path::new("bash"), &["-c", &line], [("XDG_CONFIG_HOME", home)]);
+    let line =
+        format!("exec {} serve --stdio --standalone --log-level trace 2> >(exec true)", program().display());
+    let mut client = place.start_program(Path::new("bash"), &["-c", &line], &[]);
     let listed = client.request("tools/list", modern_params(json!({}))).await;
     assert_eq!(names(&listed), DEMO_TOOLS);
     client.close_stdin();
