@@ -227,3 +227,23 @@ async fn rules_that_nothing_applies_prevent_the_start() {
     let running = unreachable.process_handlers(false).build().unwrap().start().await.unwrap();
     running.stop().await;
 }
+
+/// JOIN-5: a server serves on a socket that listens already, whatever its settings say; without a control socket there is nothing to
+/// wait for.
+#[tokio::test]
+async fn a_socket_that_listens_already_is_served() {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    // Nobody could listen on this address: it belongs to the socket.
+    let http = HttpSettings { listen: address, ..HttpSettings::default() };
+    let options = Server::builder().transport(Transport::http(http)).process_handlers(false);
+    let server = options.listening(socket).build().unwrap();
+    let mut running = server.start().await.unwrap();
+    assert_eq!(running.addresses(), [address]);
+    running.control_opened().await.unwrap();
+    assert_eq!(HttpClient::new(address).get("/healthz", &[]).await.status, 200);
+    running.stop().await;
+    let joined = Transport::Joined { linger: std::time::Duration::ZERO };
+    assert_eq!(format!("{joined:?}"), "Joined");
+}
