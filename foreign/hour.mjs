@@ -6,6 +6,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { Client } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 import { check, finish, job } from './clients/checks.mjs';
@@ -52,9 +53,10 @@ await check('', 'import', async () => {
   assert.ok(written.startsWith(job.begins), 'what stood in the configuration is still there');
   for (const { name } of job.servers) assert.match(written, new RegExp(`^\\[servers\\.${name}\\]`, 'm'));
   assert.ok(!written.includes(job.secret), 'the secret is not in the configuration');
-  const secrets = readdirSync(`${job.config}/..`).filter((file) => readFileSync(`${job.config}/../${file}`, 'utf8').includes(job.secret));
+  const files = readdirSync(dirname(job.config)).map((name) => join(dirname(job.config), name));
+  const secrets = files.filter((file) => readFileSync(file, 'utf8').includes(job.secret));
   assert.equal(secrets.length, 1, 'the secret is in one file');
-  assert.equal(statSync(`${job.config}/../${secrets[0]}`).mode & 0o777, 0o600, 'which only its owner can read');
+  assert.equal(statSync(secrets[0]).mode & 0o777, 0o600, 'which only its owner can read');
 });
 await check('', 'connect', async () => run('connect', 'claude-desktop'));
 const clients = [];
