@@ -255,7 +255,7 @@ fn disconnect(disconnect: &Disconnect, world: &World) -> Exit {
             .all()
             .into_iter()
             .rev()
-            .filter_map(|record| Some(undo.disconnect_recorded(Client::named(&record.client)?, record)))
+            .filter_map(|record| Some(undo.disconnect_recorded(Client::named(&record.client)?, &record)))
             .collect(),
         false => clients.into_iter().map(|client| undo.disconnect(client)).collect(),
     };

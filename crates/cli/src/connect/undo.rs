@@ -36,29 +36,29 @@ impl Undo<'_> {
                 && record.name == self.name
                 && candidates(client, self.scope, self.world).any(|file| file == record.file)
         });
-        self.take_back(client, recorded)
+        self.take_back(client, recorded.as_ref())
     }
 
     /// Takes back a connection that was remembered, wherever its file is.
-    pub(crate) fn disconnect_recorded(&self, client: &'static Client, record: Record) -> Outcome {
+    pub(crate) fn disconnect_recorded(&self, client: &'static Client, record: &Record) -> Outcome {
         let is_users = candidates(client, Scope::User, self.world).any(|file| file == record.file);
         let scope = if is_users { Scope::User } else { Scope::Project };
         // In another folder, the client's own command would look at another project.
         let edits_only = self.edits_only || !is_users;
-        Undo { scope, edits_only, name: &record.name.clone(), ..*self }.take_back(client, Some(record))
+        Undo { scope, edits_only, name: &record.name, ..*self }.take_back(client, Some(record))
     }
 
-    fn take_back(&self, client: &'static Client, recorded: Option<Record>) -> Outcome {
+    fn take_back(&self, client: &'static Client, recorded: Option<&Record>) -> Outcome {
         let mut outcome = Outcome::new(client, self.name);
         let (Some(target), Some(format)) =
             (place::target(client, self.scope, surroundings(self.world)), entry::format(client.form))
         else {
             return outcome.failed("Bridgehead does not change its file; take the entry out by hand");
         };
-        let file = recorded.as_ref().map_or(target.file, |record| record.file.clone());
+        let file = recorded.map_or(target.file, |record| record.file.clone());
         let target = Target { file, keys: target.keys };
         outcome.file = Some(target.file.clone());
-        match self.undo(client, &target, format, recorded.as_ref(), &mut outcome) {
+        match self.undo(client, &target, format, recorded, &mut outcome) {
             Ok(state) => outcome.state = state,
             Err(error) => return outcome.failed(error.to_string()),
         }
