@@ -268,7 +268,7 @@ mod tests {
 
     #[track_caller]
     fn check(syntax: Syntax, text: &str, expected: &str, needs: &[&str]) {
-        let found = translated(syntax, Some("/work/shop"), text).unwrap();
+        let found = translated(syntax, Some("/srv/shop"), text).unwrap();
         assert_eq!(found.text, expected, "{text}");
         assert_eq!(found.needs.keys().map(String::as_str).collect::<Vec<_>>(), needs, "{text}");
     }
@@ -310,7 +310,7 @@ mod tests {
         );
         check(GEMINI, "%A%/100%/%of% 5%", "${A}/100%/%of% 5%", &["A"]);
         check(Syntax::EDITOR, "${userHome}${/}x${pathSeparator}y", "${HOME}/x/y", &["HOME"]);
-        check(Syntax::EDITOR, "${workspaceFolder}/a ${workspaceFolderBasename}", "/work/shop/a shop", &[]);
+        check(Syntax::EDITOR, "${workspaceFolder}/a ${workspaceFolderBasename}", "/srv/shop/a shop", &[]);
         check(Syntax::EDITOR, "${X} $X", "$${X} $X", &[]);
         check(
             OPENCODE,
