@@ -25,9 +25,9 @@ Exit codes: 0 agreed, 1 not agreed, 2 no such file, 78 the file is wrong.
 
 Examples:
   bridgehead trust
-  bridgehead trust ~/work/project/.mcp.json --yes
+  bridgehead trust ~/code/project/.mcp.json --yes
   bridgehead trust --list
-  bridgehead trust --revoke ~/work/project/.mcp.json"
+  bridgehead trust --revoke ~/code/project/.mcp.json"
 )]
 pub(crate) struct TrustFile {
     /// The file, or its folder [default: the current folder]

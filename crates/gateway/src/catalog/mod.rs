@@ -141,7 +141,7 @@ pub(crate) struct Catalog {
     instructions: OnceLock<Option<Raw>>,
     /// How many servers are still starting.
     pub(crate) starting: usize,
-    /// Their names; in a view, of those that it may show.
+    /// Their names. A view has only the names that it may show.
     missing: Vec<Arc<str>>,
     /// How many tools the mode hides.
     pub(crate) hidden: usize,
