@@ -31,6 +31,9 @@ Examples:
 pub(crate) struct Call {
     /// The tool, as `bridgehead tools` shows it
     name: String,
+    /// Arguments where many people put them first, for an error that names their place
+    #[arg(hide = true)]
+    misplaced: Option<String>,
     /// The arguments: a JSON object, @FILE, or - for stdin
     #[arg(long, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
     args: String,
@@ -58,6 +61,12 @@ impl Run for Call {
 
 fn run(call: &Call, world: &World) -> Exit {
     let read = || -> Result<(Raw, Answering), String> {
+        if let Some(misplaced) = &call.misplaced {
+            let (name, misplaced) = (&call.name, output::one_line(misplaced, 200));
+            return Err(format!(
+                "the arguments of `{name}` stand after --args: bridgehead call {name} --args '{misplaced}'"
+            ));
+        }
         let arguments = read_arguments(&call.args)?;
         Ok((arguments, Answering::new(&call.answers, &format!("`{}`", call.name))?))
     };
@@ -80,7 +89,7 @@ fn run(call: &Call, world: &World) -> Exit {
         let (failures, _) = target.failures().await;
         target.close().await;
         match outcome {
-            Ok(result) => answered(&result, call.json),
+            Ok(result) => answering.judge(answered(&result, call.json)),
             Err(error) => reply::refused(&error, &failures, call.json),
         }
     })

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::exit::Exit;
-use super::instance::{Which, follow};
+use super::instance::{Which, follow, in_route};
 use super::target::run_until_signal;
 use super::world::World;
 use super::{Run, output};
@@ -55,6 +55,10 @@ fn run(events: &Events, world: &World) -> Exit {
         Ok(instance) => instance,
         Err(exit) => return exit,
     };
+    let named = events.topic.iter().chain(&events.server);
+    if let Some(Err(refused)) = named.map(|name| in_route(name)).find(Result::is_err) {
+        return refused.tell(events.json);
+    }
     let topics = events.topic.iter().map(|topic| format!("topic={}", whole_topic(topic)));
     let server = events.server.iter().map(|server| format!("server={server}"));
     let query: Vec<String> = topics.chain(server).collect();

@@ -137,6 +137,19 @@ impl Refused {
     }
 }
 
+/// A name as part of a route.
+///
+/// # Errors
+/// If no server or topic can have this name.
+pub(crate) fn in_route(name: &str) -> Result<&str, Refused> {
+    if name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.-*".contains(letter)) {
+        return Ok(name);
+    }
+    let message =
+        format!("nothing is called `{}`; `bridgehead status` lists the servers", output::one_line(name, 200));
+    Err(Refused::Wrong(json!({"error": {"message": message}})))
+}
+
 /// Sends a GET request and returns the JSON answer.
 pub(crate) async fn get(instance: &Instance, route: &str) -> Result<Value, Refused> {
     whole(instance, send(instance, "GET", route, Bytes::new()).await?).await
@@ -192,7 +205,7 @@ async fn send(
             .uri(format!("{API}{route}"))
             .header(HOST, "localhost")
             .body(Full::new(body))
-            .map_err(|_| "the name has characters that server names cannot have".to_owned())?;
+            .map_err(|error| error.to_string())?;
         sender.send_request(request).await.map_err(|error| error.to_string())
     };
     match tokio::time::timeout(ANSWERS_WITHIN, asking).await {

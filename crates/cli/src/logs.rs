@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::exit::Exit;
-use super::instance::{Which, follow, get};
+use super::instance::{Which, follow, get, in_route};
 use super::target::run_until_signal;
 use super::world::World;
 use super::{Run, output};
@@ -51,11 +51,16 @@ fn run(logs: &Logs, world: &World) -> Exit {
         Ok(instance) => instance,
         Err(exit) => return exit,
     };
-    let (name, tail) = (&logs.name, logs.tail);
+    let tail = logs.tail;
+    let name = match in_route(&logs.name) {
+        Ok(name) => name,
+        Err(refused) => return refused.tell(logs.json),
+    };
     run_until_signal(async {
         let show = |line: &Value| output::stream(&shown(line, logs.json));
         let outcome = if logs.follow {
-            follow(&instance, &format!("logs?server={name}&tail={tail}&follow=1"), show).await
+            let followed = follow(&instance, &format!("logs?server={name}&tail={tail}&follow=1"), show).await;
+            followed.inspect(|()| output::talk("the gateway has ended"))
         } else {
             get(&instance, &format!("logs?server={name}&tail={tail}")).await.map(|answer| {
                 let lines = answer["lines"].as_array();

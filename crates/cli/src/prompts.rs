@@ -136,8 +136,11 @@ fn get(prompts: &Prompts, wanted: &Get, world: &World) -> Exit {
         let (failures, _) = target.failures().await;
         target.close().await;
         match outcome {
-            Ok(result) if prompts.json => output::raw_data(result.as_str(), Exit::Success),
-            Ok(result) => output::raw_data(&text(&result.decode().unwrap_or_default()), Exit::Success),
+            Ok(result) if prompts.json => answering.judge(output::raw_data(result.as_str(), Exit::Success)),
+            Ok(result) => {
+                let text = text(&result.decode().unwrap_or_default());
+                answering.judge(output::raw_data(&text, Exit::Success))
+            }
             Err(error) => {
                 let message = "no server offers this prompt; `bridgehead prompts` lists all prompts";
                 reply::refused(&reply::unknown(error, message), &failures, prompts.json)

@@ -94,7 +94,7 @@ impl Remote {
         headers: &[(String, String)],
         on_progress: &mut impl FnMut(&Value),
     ) -> Result<Raw, AskError> {
-        let response = self.send(method, params, headers).await.map_err(AskError::Unreachable)?;
+        let response = self.send(method, params, headers).await?;
         let status = response.status();
         if status == StatusCode::UNAUTHORIZED {
             let cure = "it requires a bearer token; pass --token or set BRIDGEHEAD_HTTP_TOKEN";
@@ -105,7 +105,7 @@ impl Remote {
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let mut events = Events::new(response.into_body(), is_stream);
-        while let Some(message) = events.next().await.map_err(|reason| self.unreachable(&reason))? {
+        while let Some(message) = events.next().await.map_err(|reason| self.lost(reason))? {
             match Message::parse(&message) {
                 Ok(Message::Response(answer)) => return answer.outcome.map_err(AskError::Answered),
                 Ok(Message::Notification(told)) if told.method == Method::Progress => {
@@ -120,7 +120,7 @@ impl Remote {
             }
         }
         Err(match status.is_success() {
-            true => self.unreachable("the connection ended before the answer"),
+            true => self.lost("it ended before the answer".to_owned()),
             false => self.unreachable(&format!("it answered with HTTP status {status}")),
         })
     }
@@ -130,8 +130,9 @@ impl Remote {
         method: &Method,
         params: &str,
         headers: &[(String, String)],
-    ) -> Result<Response<Incoming>, String> {
-        let failed = |reason: String| format!("cannot reach {}: {reason}", self.name());
+    ) -> Result<Response<Incoming>, AskError> {
+        let failed =
+            |reason: String| AskError::Unreachable(format!("cannot reach {}: {reason}", self.name()));
         let stream = tokio::time::timeout(CONNECT_WITHIN, self.address.connect())
             .await
             .map_err(|_| failed(format!("no connection within {CONNECT_WITHIN:?}")))?
@@ -155,13 +156,20 @@ impl Remote {
         }
         if let Some(token) = &self.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-                .map_err(|_| "the token has characters that a header cannot carry".to_owned())?;
+                .map_err(|_| failed("the token has characters that a header cannot carry".to_owned()))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
         let request =
             request.body(Full::new(Bytes::from(body))).map_err(|error| failed(error.to_string()))?;
-        sender.send_request(request).await.map_err(|error| failed(error.to_string()))
+        sender.send_request(request).await.map_err(|error| match error.is_canceled() {
+            true => failed(error.to_string()),
+            false => self.lost(error.to_string()),
+        })
+    }
+
+    fn lost(&self, reason: String) -> AskError {
+        AskError::Lost { gateway: self.name(), reason }
     }
 
     fn unreachable(&self, reason: &str) -> AskError {

@@ -67,11 +67,17 @@ pub(crate) fn unknown(error: AskError, message: &str) -> AskError {
 pub(crate) fn refused(error: &AskError, failures: &Failures, as_json: bool) -> Exit {
     let answered = match error {
         AskError::Answered(answered) => answered,
-        AskError::Unreachable(_) | AskError::Unanswerable(_) | AskError::Late(_) => {
-            let exit =
-                if matches!(error, AskError::Unreachable(_)) { Exit::Unreachable } else { Exit::Failure };
+        AskError::Unreachable(_) | AskError::Lost { .. } | AskError::Unanswerable(_) | AskError::Late(_) => {
+            let exit = match error {
+                AskError::Unreachable(_) | AskError::Lost { .. } => Exit::Unreachable,
+                _ => Exit::Failure,
+            };
             if as_json {
-                return output::json_data(&json!({"error": {"message": error.to_string()}}), exit);
+                let mut told = json!({"message": error.to_string()});
+                if matches!(error, AskError::Lost { .. }) {
+                    told["data"] = json!({"retryable": true, "mayHaveRun": true});
+                }
+                return output::json_data(&json!({"error": told}), exit);
             }
             output::talk(&format!("error: {error}"));
             return exit;

@@ -33,6 +33,11 @@ pub(crate) enum AskError {
     /// The gateway did not answer.
     #[error("{0}")]
     Unreachable(String),
+    /// The connection ended after the request was sent.
+    #[error(
+        "the connection to the gateway at {gateway} was lost ({reason}); what was asked for may have happened"
+    )]
+    Lost { gateway: String, reason: String },
     /// The answer is an error.
     #[error("{}", .0.message())]
     Answered(RpcError),

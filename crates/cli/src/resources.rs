@@ -149,8 +149,8 @@ fn read(resources: &Resources, wanted: &Read, world: &World) -> Exit {
         let (failures, _) = target.failures().await;
         target.close().await;
         match outcome {
-            Ok(result) if resources.json => output::raw_data(result.as_str(), Exit::Success),
-            Ok(result) => contents(&result, wanted),
+            Ok(result) if resources.json => answering.judge(output::raw_data(result.as_str(), Exit::Success)),
+            Ok(result) => answering.judge(contents(&result, wanted)),
             Err(error) => {
                 let error = reply::unknown(error, "no server has resources");
                 unread(&error, near.as_deref(), &failures, resources.json)

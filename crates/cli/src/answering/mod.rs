@@ -6,13 +6,17 @@
 mod dialog;
 mod form;
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, IsTerminal};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bridgehead_wire::{Method, Object, Raw};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use self::dialog::Person;
+use super::exit::Exit;
+use super::meant::meant;
 use super::output::{self, one_line};
 
 /// Answers on the command line.
@@ -44,6 +48,17 @@ pub(crate) struct Answering {
     asks: bool,
     /// Who asks, for messages: the tool, prompt or resource.
     subject: String,
+    /// What became of the answers of the command line.
+    fate: Arc<Mutex<Fate>>,
+}
+
+/// What became of the answers of the command line.
+#[derive(Debug, Default)]
+struct Fate {
+    /// Whether a form was cancelled because they do not fit it.
+    cancelled: bool,
+    /// The fields that some form asked for.
+    used: BTreeSet<String>,
 }
 
 impl Answering {
@@ -59,7 +74,35 @@ impl Answering {
             },
         };
         let asks = io::stdin().is_terminal() && io::stderr().is_terminal();
-        Ok(Self { typed: answers.answer.clone(), given, asks, subject: one_line(subject, 200) })
+        let (typed, subject) = (answers.answer.clone(), one_line(subject, 200));
+        Ok(Self { typed, given, asks, subject, fate: Arc::default() })
+    }
+
+    /// The exit code of a request that would end with `exit`: its command line is wrong if its answers do not fit. Names the
+    /// answers that nothing asked for.
+    pub(crate) fn judge(&self, exit: Exit) -> Exit {
+        let fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in self.names().filter(|name| !fate.used.contains(*name)) {
+            output::talk(&format!(
+                "warning: nothing asked for `{}`; its answer was not used",
+                one_line(name, 200)
+            ));
+        }
+        if fate.cancelled { Exit::Usage } else { exit }
+    }
+
+    /// The names of the fields that the command line has answers for.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let typed: BTreeSet<&str> = self.typed.iter().map(|(name, _)| name.as_str()).collect();
+        let given = self.given.keys().map(String::as_str);
+        typed.into_iter().chain(given).collect::<BTreeSet<&str>>().into_iter()
+    }
+
+    /// Cancels a form because the answers of the command line do not fit it.
+    fn cancel(&self, person: &mut dyn Person, reason: &str) -> Value {
+        self.fate.lock().unwrap_or_else(PoisonError::into_inner).cancelled = true;
+        person.say(&format!("error: {reason}"));
+        json!({"action": "cancel"})
     }
 
     /// The capabilities that this client declares: forms can always be answered, if only by declining; a page needs a person.
@@ -111,8 +154,7 @@ impl Answering {
         let known = match self.known(&fields) {
             Ok(known) => known,
             Err(reason) => {
-                person.say(&format!("error: {asked}\n{reason}; cancelled"));
-                return json!({"action": "cancel"});
+                return self.cancel(person, &format!("{asked}\n{reason}; cancelled"));
             }
         };
         if self.asks {
@@ -125,6 +167,14 @@ impl Answering {
                 one_line(&names.join(", "), 500)
             ));
             return json!({"action": "decline"});
+        }
+        if let (true, Some(name)) = (known.is_empty() && !fields.is_empty(), self.names().next()) {
+            // Nothing that was given is meant for this form, so nobody agreed to it.
+            let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+            let all = format!("its fields are {}", one_line(&names.join(", "), 500));
+            let (name, near) = (one_line(name, 200), meant(name, names.iter().copied(), &all));
+            return self
+                .cancel(person, &format!("{asked}\ncancelled, because it has no field `{name}`; {near}"));
         }
         self.without_person(&asked, &fields, known, person)
     }
@@ -143,11 +193,9 @@ impl Answering {
                 (false, Some(default)) => drop(content.insert(field.name.clone(), default.clone())),
                 (false, None) => {
                     let name = one_line(&field.name, 200);
-                    person.say(&format!(
-                        "error: {asked}\nit requires `{name}` ({}); cancelled; add --answer {name}=VALUE",
-                        one_line(&field.wants(), 500)
-                    ));
-                    return json!({"action": "cancel"});
+                    let wants = one_line(&field.wants(), 500);
+                    let cure = format!("cancelled; add --answer {name}=VALUE");
+                    return self.cancel(person, &format!("{asked}\nit requires `{name}` ({wants}); {cure}"));
                 }
             }
         }
@@ -157,6 +205,11 @@ impl Answering {
     /// The fields of this form that the command line has answers for.
     fn known(&self, fields: &[form::Field]) -> Result<Map<String, Value>, String> {
         let mut known = Map::new();
+        self.fate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .used
+            .extend(fields.iter().map(|field| field.name.clone()));
         for field in fields {
             let name = &field.name;
             let wrong = |reason: String| {
@@ -267,11 +320,14 @@ mod tests {
     fn check(typed: &[(&str, &str)], given: &Value, expected: &Value, words: &str) {
         let typed = typed.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect();
         let given = given.as_object().unwrap().clone();
-        let answering = Answering { typed, given, asks: false, subject: "`t`".to_owned() };
+        let answering =
+            Answering { typed, given, asks: false, subject: "`t`".to_owned(), fate: Arc::default() };
         let mut nobody = Nobody::default();
         assert_eq!(&answering.one(&Question::read(&asked()).unwrap(), &mut nobody), expected);
         assert!(nobody.0.contains(words), "{}", nobody.0);
         assert!(words.is_empty() == nobody.0.is_empty(), "{}", nobody.0);
+        let cancelled = expected["action"] == "cancel";
+        assert_eq!(answering.judge(Exit::Success), if cancelled { Exit::Usage } else { Exit::Success });
     }
 
     /// JOIN-8: a script answers by the command line; what it does not answer is declined, and a wrong or missing field is named.
@@ -311,6 +367,19 @@ mod tests {
             "the answer for `age` does not fit: `x` is not a whole number",
         );
         check(&[], &json!({"name": 7}), &cancel, "the answer for `name` does not fit");
+        // A slip is no consent.
+        check(
+            &[("nmae", "A")],
+            &json!({}),
+            &cancel,
+            "cancelled, because it has no field `nmae`; did you mean `name`?",
+        );
+        check(
+            &[],
+            &json!({"elsewhere": 7}),
+            &cancel,
+            "cancelled, because it has no field `elsewhere`; its fields are age, name, x",
+        );
     }
 
     /// JOIN-8: only questions that the client declared are asked; a model and an unknown mode are refused in words, and a page
@@ -326,8 +395,13 @@ mod tests {
         assert!(read("elicitation/create", json!({"mode": "new"})).unwrap_err().contains("the mode `new`"));
         assert_eq!(read("elicitation/create", json!({"mode": "form", "message": "m"})).unwrap(), "m");
         assert!(Question::read(&Raw::literal("{}")).is_err());
-        let mut answering =
-            Answering { typed: vec![], given: Map::new(), asks: false, subject: "t".to_owned() };
+        let mut answering = Answering {
+            typed: vec![],
+            given: Map::new(),
+            asks: false,
+            subject: "t".to_owned(),
+            fate: Arc::default(),
+        };
         let page = Question { message: "pay".to_owned(), kind: Kind::Page("https://a".to_owned()) };
         let mut nobody = Nobody::default();
         assert_eq!(answering.one(&page, &mut nobody), json!({"action": "decline"}));

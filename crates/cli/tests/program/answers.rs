@@ -174,6 +174,15 @@ async fn a_script_answers() {
         let missing = call(tool, &["--answer", "room=1"]).await;
         assert_eq!(answer(&missing.stdout, tool), json!({"action": "cancel"}), "{missing:?}");
         assert!(missing.stderr.contains("add --answer guests=VALUE"), "{missing:?}");
+        assert_eq!(missing.code, Some(2), "{missing:?}");
+        let slip = call(tool, &["--answer", "gests=3"]).await;
+        assert_eq!(answer(&slip.stdout, tool), json!({"action": "cancel"}), "{slip:?}");
+        assert!(slip.stderr.contains("it has no field `gests`; did you mean `guests`?"), "{slip:?}");
+        assert_eq!((accepted.code, slip.code), (Some(0), Some(2)), "{slip:?}");
+        let unused =
+            call(tool, &["--answer", "guests=3", "--answer", "room=2", "--answer", "nothing=x"]).await;
+        assert!(unused.stderr.contains("warning: nothing asked for `nothing`"), "{unused:?}");
+        assert!(!unused.stderr.contains("`guests`") && unused.code == Some(0), "{unused:?}");
     }
     for wrong in [["--answers", "[1]"], ["--answer", "guests"], ["--answers", "@/no/such/file"]] {
         let ran = call("modern__book", &wrong).await;

@@ -351,3 +351,27 @@ async fn a_changed_configuration_is_taken_over() {
     assert_eq!(&same["gateways"][0]["upstreams"][0]["pid"], pid);
     stop(gateway).await;
 }
+
+/// JOIN-8: a call whose gateway ends meanwhile says that the tool may have run.
+#[tokio::test]
+async fn the_gateway_ends_during_a_call() {
+    let place = Place::new();
+    let config = place.config(&["demo"], "");
+    let config = config.to_str().unwrap();
+    for json in [false, true] {
+        let (mut gateway, _) = place.serve_http(&["--config", config], &[]).await;
+        while place.run(&["status"]).await.code != Some(0) {}
+        let mut arguments = vec!["call", "sleep", "--args", r#"{"ms":600000}"#, "--config", config];
+        arguments.extend(json.then_some("--json"));
+        let call = place.start(&arguments, &[]);
+        until(|| call.stderr().contains("progress").then_some(())).await;
+        gateway.kill();
+        let ran = Ran::of(call).await;
+        assert_eq!(ran.code, Some(3), "{ran:?}");
+        match json {
+            true => assert_eq!(ran.json()["error"]["data"]["mayHaveRun"], true, "{ran:?}"),
+            false => assert!(ran.stderr.contains("what was asked for may have happened"), "{ran:?}"),
+        }
+        gateway.wait().await;
+    }
+}
