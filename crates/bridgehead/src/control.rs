@@ -128,6 +128,17 @@ pub fn socket(directory: &Path, instance: &str) -> PathBuf {
     directory.join(format!("{instance}.sock"))
 }
 
+/// Tells operators that a running gateway in this folder now uses another configuration.
+///
+/// # Errors
+/// The file that describes the gateway cannot be read or written.
+pub fn set_config(directory: &Path, instance: &str, file: PathBuf) -> io::Result<()> {
+    let about = socket(directory, instance).with_extension("json");
+    let mut described: Instance = serde_json::from_slice(&fs::read(&about)?)?;
+    described.config = Some(file);
+    describe(&described, &about)
+}
+
 /// Whether a gateway listens on the socket. One that is too busy to accept counts as listening.
 fn answers(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
@@ -233,13 +244,17 @@ impl Files {
         let listener = UnixListener::bind(&instance.socket)?;
         let files = Self { socket: instance.socket.clone(), about: instance.socket.with_extension("json") };
         fs::set_permissions(&files.socket, Permissions::from_mode(0o600))?;
-        // Written under another name first, so that no reader sees half of it.
-        let draft = files.about.with_extension("draft");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-        file.write_all(&serde_json::to_vec_pretty(instance)?)?;
-        fs::rename(&draft, &files.about)?;
+        describe(instance, &files.about)?;
         Ok((listener, files))
     }
+}
+
+/// Writes the file that describes a gateway. Under another name first, so that no reader sees half of it.
+fn describe(instance: &Instance, about: &Path) -> io::Result<()> {
+    let draft = about.with_extension("draft");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(&serde_json::to_vec_pretty(instance)?)?;
+    fs::rename(&draft, about)
 }
 
 impl Drop for Files {

@@ -4,6 +4,7 @@
 //! Only this package of the project prints. stdout is for data (with `serve --stdio`, for the protocol alone), stderr for
 //! messages. A verb never ends the process itself: it returns an [`Exit`], and one `match` in `exit` maps it to a code.
 
+mod address;
 mod answering;
 mod audit;
 mod call;

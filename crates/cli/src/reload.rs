@@ -1,17 +1,19 @@
 //! Applies a changed configuration to a running gateway: on SIGHUP, and when the content of its file changes.
 //!
+//! The demo, which has no file, gives way to the user's own file as soon as there is one.
 //! A file that is invalid, is gone, or that nobody agreed to changes nothing; the log and the status say why. The log and
 //! the status also name changed settings that need a restart. The gateway leaves unchanged servers alone.
 
 use std::fmt::Debug;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{ServerName, Source};
-use bridgehead::{Config, Exposed, Gateway, Mode, check_endpoint};
+use bridgehead::{Config, Control, Exposed, Gateway, Mode, check_endpoint, control};
 use bridgehead_gateway::{AdminEvent, Principal, Reload, ReloadReport, admin};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use rustix::process::{Signal, getpid, kill_process};
@@ -20,10 +22,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
+use super::address::refuse_own;
 use super::world::World;
 
 /// How long a folder must be quiet before its file is read, because editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
+/// How long to wait for that, because something else may write into the folder all the time.
+const QUIET_WITHIN: Duration = Duration::from_secs(2);
 
 /// The state of reloading: the configuration in effect, and where a new one comes from.
 pub(crate) struct Reloading {
@@ -37,6 +42,8 @@ pub(crate) struct Reloading {
     pub(crate) content: Content,
     /// Whether clients are served over HTTP.
     pub(crate) http: bool,
+    /// The addresses it listens on.
+    pub(crate) addresses: Vec<SocketAddr>,
     /// Whether other clients may join this gateway.
     pub(crate) joinable: bool,
     /// Decides who may call what; `None` for a configuration that cannot say so.
@@ -56,10 +63,16 @@ impl Reloading {
         let mut hangup = signal(SignalKind::hangup()).ok();
         let changed = Arc::new(Notify::new());
         let mut seen = self.content.clone();
-        let _watcher = watching(self.folders(), Arc::clone(&changed)).await;
-        // The file may have changed before the watcher started.
-        changed.notify_one();
+        let (mut folders, mut _watcher) = (Vec::new(), None);
         loop {
+            // The file may be another one now, or its folder may be new.
+            let now = self.folders();
+            if now != folders {
+                _watcher = watching(now.clone(), Arc::clone(&changed)).await;
+                folders = now;
+                // The file may have changed before the watcher started.
+                changed.notify_one();
+            }
             let cause = tokio::select! {
                 () = async {
                     match &mut hangup {
@@ -77,7 +90,9 @@ impl Reloading {
                 }
                 Cause::Hangup => seen = self.content_now(),
                 Cause::Changed => {
-                    while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {}
+                    let quiet =
+                        async { while tokio::time::timeout(QUIET, changed.notified()).await.is_ok() {} };
+                    let _ = tokio::time::timeout(QUIET_WITHIN, quiet).await;
                     let now = self.content_now();
                     if now == seen {
                         continue;
@@ -100,15 +115,20 @@ impl Reloading {
 
     /// The folders in which something may change the configuration.
     fn folders(&self) -> Vec<PathBuf> {
-        let mut files: Vec<PathBuf> = Vec::new();
+        let (mut files, mut folders): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+        if self.config.source == Source::Demo
+            && let Some(own) = self.world.own_file()
+        {
+            // Its folder need not exist.
+            folders.extend(own.ancestors().skip(1).find(|folder| folder.is_dir()).map(Path::to_owned));
+        }
         if let Some(file) = file(&self.config).and_then(|file| std::path::absolute(file).ok()) {
             // If the file is a link, its target may change, too.
             files.extend(file.canonicalize().ok().filter(|target| *target != file));
             files.push(file);
         }
         files.extend(self.config.secrets.env_file.clone());
-        let mut folders: Vec<PathBuf> =
-            files.iter().filter_map(|file| file.parent().map(Path::to_owned)).collect();
+        folders.extend(files.iter().filter_map(|file| file.parent().map(Path::to_owned)));
         if self.content.agreed.is_some() {
             folders.extend(self.world.trust().folder().map(Path::to_owned));
         }
@@ -124,7 +144,10 @@ impl Reloading {
         let loading = tokio::task::spawn_blocking(move || {
             world.again(explicit.as_deref(), &running, before.as_deref())
         });
-        let Ok(loaded) = loading.await else { return false };
+        let Ok(mut loaded) = loading.await else { return false };
+        if let Ok(config) = &mut loaded {
+            refuse_own(&mut config.servers, &self.addresses);
+        }
         let outcome = match loaded {
             // The endpoint still uses the old token settings, so the check uses them too.
             Ok(config) if let Some(exposed) = self.exposed(&config) => {
@@ -143,6 +166,10 @@ impl Reloading {
                 }
                 let report = self.gateway.reload(config.servers.clone()).await;
                 // Settings that need a restart stay different until they are applied or reverted.
+                if self.config.source != config.source {
+                    self.config.source.clone_from(&config.source);
+                    self.tell_file();
+                }
                 self.config.servers.clone_from(&config.servers);
                 self.config.policy.clone_from(&config.policy);
                 self.config.limits.clone_from(&config.limits);
@@ -167,6 +194,15 @@ impl Reloading {
         let ok = outcome.ok;
         self.gateway.set_reload(outcome);
         ok
+    }
+
+    /// Tells the commands which file this gateway uses now.
+    fn tell_file(&self) {
+        let folder = Control::directory(&self.world.variables);
+        let (Some(folder), Some(file)) = (folder, file(&self.config)) else { return };
+        if let Err(error) = control::set_config(&folder, self.gateway.instance(), file.to_owned()) {
+            warn!(%error, "`bridgehead status` does not know the file of this gateway");
+        }
     }
 
     /// Puts the reload into the record, with what identifies the rules that are now in effect.
@@ -224,7 +260,8 @@ pub(crate) struct Content {
 impl Content {
     /// Call this when the configuration is read, before the gateway starts.
     pub(crate) fn of(world: &World, explicit: Option<&Path>, config: &Config) -> Self {
-        let path = file(config);
+        let own = world.own_file().filter(|_| config.source == Source::Demo);
+        let path = file(config).or(own.as_deref());
         let file = path.and_then(|path| std::fs::read(path).ok());
         let needed = path.is_some_and(|path| world.needs_agreement(explicit, path).unwrap_or(false));
         let agreed = match (path, &file) {

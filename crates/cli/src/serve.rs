@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::runtime::Builder;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
+use super::address::{listening, reachable, refuse_own};
 use super::exit::Exit;
 use super::join::detached::{self, LogFile};
 use super::reload::{Content, Reloading};
@@ -139,6 +140,9 @@ fn run(serve: &Serve, world: &World) -> Exit {
         config.http.listen = *address;
     }
     let http = serve.http || serve.listen.is_some() || passed.is_some() || !(serve.stdio || serve.detached);
+    if http {
+        refuse_own(&mut config.servers, &listening(&config.http));
+    }
     if config.gateway.threads.is_none() {
         config.gateway.threads = std::thread::available_parallelism().ok();
     }
@@ -289,6 +293,7 @@ async fn serve_until_end(
         config: written,
         content,
         http,
+        addresses: running.addresses().to_vec(),
         joinable,
         access,
     };
@@ -310,13 +315,17 @@ async fn tell_starter(running: &mut Running, instance: &str, world: &World) -> i
     detached::ready(&control::socket(&folder, instance), log.as_deref())
 }
 
-/// Who may call, what each may use and how much. Only our own format can say so.
+/// Who may call, what each may use and how much. Only our own format can say so; the demo may give way to a file in it.
 fn access(config: &Config, world: &World, recorded: bool) -> Result<Option<Access>, AccessError> {
-    let Source::Toml(path) = &config.source else { return Ok(None) };
+    let path = match &config.source {
+        Source::Toml(path) => path,
+        Source::Demo => &world.own_file().unwrap_or_default(),
+        Source::ClientJson(_) => return Ok(None),
+    };
     let folder = audit::folder(&config.audit, world).filter(|_| recorded);
     let record = folder.map(|folder| BudgetRecord {
         archive: Archive::in_folder(folder),
-        configuration: std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string(),
+        configuration: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
     });
     Access::new(AccessSettings::configured(config), Arc::new(SystemClock::default()), record).map(Some)
 }
@@ -327,44 +336,6 @@ fn file(config: &Config) -> Option<PathBuf> {
         Source::Toml(path) | Source::ClientJson(path) => std::path::absolute(path).ok(),
         Source::Demo => None,
     }
-}
-
-/// The address at which others reach a listener; an address of this machine if it listens on all of them.
-fn reachable(listening: SocketAddr) -> SocketAddr {
-    if !listening.ip().is_unspecified() {
-        return listening;
-    }
-    // The system chooses the address it would send from. Nothing is sent; the targets are documentation addresses.
-    let towards = |own: &str, other: &str| {
-        let socket = UdpSocket::bind(own).ok()?;
-        socket.connect(other).ok()?;
-        Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
-    };
-    let by_v4 = || towards("0.0.0.0:0", "192.0.2.1:9");
-    let by_v6 = || towards("[::]:0", "[2001:db8::1]:9");
-    // A listener on all IPv6 addresses usually accepts IPv4 too.
-    let found = by_v4().or_else(|| listening.is_ipv6().then(by_v6).flatten()).or_else(listed_address);
-    let loopback = match listening {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
-    };
-    SocketAddr::new(found.unwrap_or(loopback), listening.port())
-}
-
-/// The first non-loopback address of this machine, for a machine without a route to the outside.
-fn listed_address() -> Option<IpAddr> {
-    let routes = std::fs::read_to_string("/proc/net/fib_trie").ok()?;
-    first_local(&routes)
-}
-
-/// The first local address in the kernel's table. An address has its own line, above the line with its type.
-fn first_local(routes: &str) -> Option<IpAddr> {
-    let lines: Vec<&str> = routes.lines().map(str::trim).collect();
-    let mut local = lines.windows(2).filter_map(|pair| match pair {
-        [address, "/32 host LOCAL"] => address.strip_prefix("|-- ")?.parse().ok(),
-        _ => None,
-    });
-    local.find(|address: &IpAddr| !address.is_loopback())
 }
 
 /// Three lines: the endpoint, what to paste into a client, where the logs are.
@@ -398,23 +369,6 @@ mod tests {
     use bridgehead::config::Secret;
 
     use super::*;
-
-    /// HOUR-10: a client can connect to the printed address, even if the gateway listens on all addresses.
-    #[test]
-    fn the_banner_shows_an_address_that_works() {
-        for listen in ["0.0.0.0:0", "[::]:0"] {
-            let Ok(listener) = TcpListener::bind(listen) else { continue };
-            let shown = reachable(listener.local_addr().unwrap());
-            assert!(!shown.ip().is_unspecified(), "{shown}");
-            std::net::TcpStream::connect(shown).unwrap();
-        }
-        let routes = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n     |-- 10.1.2.0\n        \
-                      /24 link UNICAST\n     |-- 10.1.2.3\n        /32 host LOCAL\n";
-        assert_eq!(first_local(routes), Some("10.1.2.3".parse().unwrap()));
-        assert_eq!(first_local("Main:\n"), None);
-        let exact: SocketAddr = "192.0.2.7:4848".parse().unwrap();
-        assert_eq!(reachable(exact), exact);
-    }
 
     #[test]
     fn the_banner_never_shows_the_token() {

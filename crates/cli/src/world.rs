@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use bridgehead::config::environment::PARENTS;
 use bridgehead::config::{
     ConfigError, Diagnostic, Environment, Found, Launch, Origin, ServerConfig, Source, Stdio, load,
-    load_text, locate, read_text,
+    load_text, locate, read_text, user_file,
 };
 use bridgehead::{Config, secret_commands};
 
@@ -47,8 +47,8 @@ pub(crate) struct World {
 /// Why a running gateway does not reload its configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotReloaded {
-    /// The gateway was started without a file.
-    #[error("there is no configuration file; restart the gateway to use one")]
+    /// The gateway was started without a file, and there is still none.
+    #[error("there is no configuration file; `bridgehead add` and `bridgehead init` make one")]
     NoFile,
     /// The file no longer exists.
     #[error("`{}` is gone; the running configuration stays in effect", .0.display())]
@@ -151,6 +151,8 @@ impl World {
         }
         let mut config = load(None, environment, &self.folder)?;
         output::talk(NONE_FOUND);
+        // As if it were the user's own file, to which it gives way.
+        config.auth.keys_file = self.own_file().map(|file| file.with_file_name("keys.toml"));
         if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
             let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
             config.servers.push(ServerConfig::new(name, launch, &config.gateway));
@@ -158,7 +160,7 @@ impl World {
         Ok(config)
     }
 
-    /// Loads the current content of the file of `config`, which is running.
+    /// Loads the current content of the file of `config`, which is running. The demo gives way to the user's own file.
     /// `before` is the text that is in effect, to say what would change.
     pub(crate) fn again(
         &self,
@@ -166,8 +168,9 @@ impl World {
         config: &Config,
         before: Option<&[u8]>,
     ) -> Result<Config, NotReloaded> {
-        let (Source::Toml(path) | Source::ClientJson(path)) = &config.source else {
-            return Err(NotReloaded::NoFile);
+        let path = match &config.source {
+            Source::Toml(path) | Source::ClientJson(path) => path,
+            Source::Demo => &self.own_file().filter(|file| file.exists()).ok_or(NotReloaded::NoFile)?,
         };
         if !self.folder.join(path).exists() {
             return Err(NotReloaded::Gone(path.clone()));
@@ -179,6 +182,11 @@ impl World {
             return Err(NotReloaded::NotAgreed { path: path.clone(), changes });
         }
         load_text(path, text, &self.environment, &self.folder).map_err(NotReloaded::Wrong)
+    }
+
+    /// The user's own file, which need not exist; `None` if there is no folder for it.
+    pub(crate) fn own_file(&self) -> Option<PathBuf> {
+        user_file(&self.environment)
     }
 
     /// Whether the user must agree to the file of a configuration: it was found in the current folder.
@@ -263,7 +271,8 @@ impl World {
     /// that server again, without end.
     pub(crate) fn for_servers(&self, config: &Config) -> Result<BTreeMap<String, String>, String> {
         let mut variables = self.variables.clone();
-        let Some(file) = self.file(config) else { return Ok(variables) };
+        // The demo gives way to the user's own file, while it runs.
+        let Some(file) = self.file(config).or_else(|| self.own_file()) else { return Ok(variables) };
         let parents = variables.get(PARENTS).map(String::as_str).unwrap_or_default();
         let mut id = trust::digest(file.as_os_str().as_encoded_bytes());
         id.truncate(16);

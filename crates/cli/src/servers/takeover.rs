@@ -18,9 +18,6 @@ use crate::starting::{self, Form, Mark, Seen, Shower, Stage, TakenOver, Then, wa
 use crate::target::{run_once, start};
 use crate::world::World;
 
-/// How long a gateway may take to notice a changed file, besides the start of a server.
-const NOTICES_WITHIN: Duration = Duration::from_secs(30);
-
 /// How a change is watched.
 #[derive(Debug, Args)]
 pub(super) struct Watch {
@@ -97,7 +94,7 @@ impl<'w> Change<'w> {
                 Some((instance, mark)) => {
                     let pid = instance.pid;
                     output::talk(&format!("{name}: the gateway with pid {pid} takes it over"));
-                    Some(started_by(instance, mark, name, within + NOTICES_WITHIN).await)
+                    Some(started_by(instance, mark, name, within).await)
                 }
                 None => match self.alone(name) {
                     Ok(config) => {
@@ -228,12 +225,16 @@ impl Outcome {
     }
 }
 
-/// The running gateway of this user that serves a file.
+/// The running gateway of this user that serves a file. One that was started without a file serves the user's own file, once
+/// there is one.
 pub(crate) fn serving(file: &Path, world: &World) -> Option<Instance> {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let folder = Control::directory(&world.variables)?;
-    let is_served =
-        |one: &Instance| one.config.as_deref().map(canonical) == Some(canonical(file)) && one.is_own();
+    let own = world.own_file();
+    let is_served = |one: &Instance| {
+        let served = one.config.as_deref().or(own.as_deref());
+        served.map(canonical) == Some(canonical(file)) && one.is_own()
+    };
     running(&folder).into_iter().find(is_served)
 }
 
@@ -250,7 +251,7 @@ pub(crate) fn mark(instance: &Instance) -> Option<Mark> {
 /// Waits until a gateway has read its file again, and returns what it says about that.
 pub(crate) async fn reloaded(instance: &Instance, mark: &Mark) -> Result<String, String> {
     let form = Form::of(Shower::Command);
-    taken_over(instance, mark, &[], NOTICES_WITHIN, form).await.map(|(message, _)| message)
+    taken_over(instance, mark, &[], Duration::ZERO, form).await.map(|(message, _)| message)
 }
 
 /// Waits until a gateway has taken its file over and these servers have started or failed. Returns what it says about the file,
@@ -296,10 +297,16 @@ async fn started_by(
 async fn started_once(config: Config, world: &World, within: Duration) -> Result<Outcome, Exit> {
     let gateway = start(config, world)?;
     let settling = tokio::time::timeout(within, gateway.settled());
-    let _ = starting::watch(&gateway, Form::of(Shower::Command), Then::Clear, settling).await;
+    let settled = starting::watch(&gateway, Form::of(Shower::Command), Then::Clear, settling).await;
     let status = gateway.status().upstreams.into_iter().next();
     gateway.stop().await;
     Ok(match status {
+        Some(_) if settled.is_err() => Outcome {
+            state: "failed",
+            tools: None,
+            reason: Some(format!("it was not ready within {} s, and was stopped again", within.as_secs())),
+            next_step: Some("give it longer with --timeout SECONDS, or start the gateway with it".to_owned()),
+        },
         Some(ServerStatus { state, tools, reason, next_step, .. }) => {
             Outcome { state: state.as_str(), tools: tools.map(|tools| tools as u64), reason, next_step }
         }

@@ -99,6 +99,9 @@ pub(crate) async fn watch<T>(gateway: &Gateway, form: Form, then: Then, until: i
     outcome
 }
 
+/// How long a gateway may take to notice a changed file.
+const NOTICES_WITHIN: Duration = Duration::from_secs(30);
+
 /// When a running gateway last took over a configuration. Take it before you change the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark(Value);
@@ -126,8 +129,8 @@ pub(crate) struct TakenOver {
     pub(crate) reload: Option<(bool, String)>,
 }
 
-/// Shows how a running gateway takes over the file that was changed after `mark`, and how these servers start, for at most
-/// `within`. Dropping the future removes live lines.
+/// Shows how a running gateway takes over the file that was changed after `mark`, and how these servers start. The gateway has
+/// [`NOTICES_WITHIN`] to notice the change, and then `within` for the start. Dropping the future removes live lines.
 ///
 /// # Errors
 /// If the gateway does not answer any more.
@@ -138,10 +141,14 @@ pub(crate) async fn watch_running(
     within: Duration,
     form: Form,
 ) -> Result<TakenOver, Refused> {
-    let (mut show, until) = (Show::new(form), Instant::now() + within);
+    let (mut show, mut until) = (Show::new(form), Instant::now() + NOTICES_WITHIN);
+    let mut noticed = false;
     loop {
         let status = get(instance, "status").await?;
         let servers = seen::in_status(&status, names);
+        if !noticed && servers.iter().any(|server| server.stage != Stage::Awaited) {
+            (noticed, until) = (true, Instant::now() + within);
+        }
         let reload = (Mark::in_status(&status) != *mark).then(|| {
             let message = status["reload"]["message"].as_str().unwrap_or_default();
             (status["reload"]["ok"] == true, message.to_owned())
@@ -298,6 +305,15 @@ mod tests {
 
         let (stages, reload) = watched(vec![status("1", true, "ready")], Duration::ZERO).await;
         assert_eq!((stages.len(), reload), (2, None), "nothing was taken over in time");
+
+        let unnoticed = json!({"upstreams": [], "reload": {"time": "1"}});
+        let arriving = json!({"upstreams": [], "arriving": [{"name": "b", "state": "starting"}], "reload": {"time": "1"}});
+        let (stages, reload) = watched(vec![unnoticed, arriving], Duration::ZERO).await;
+        assert_eq!(
+            (stages, reload),
+            (vec![Stage::Awaited, Stage::Starting], None),
+            "the time of the start is over"
+        );
 
         let folder = tempfile::tempdir().unwrap();
         let (instance, answering) = gateway(folder.path(), vec![json!({})]);

@@ -299,6 +299,55 @@ async fn while_a_gateway_runs() {
     stop(gateway).await;
 }
 
+/// JOIN-3: a gateway that runs the demo takes over the first file that the user makes, with its rules, and every later change.
+#[tokio::test]
+async fn the_demo_gives_way_to_the_first_server() {
+    let place = Place::new();
+    let (gateway, _) = place.serve_http(&[], &[]).await;
+    while place.run(&["status"]).await.code != Some(0) {}
+    // Without a file, a reload changes nothing and says why.
+    signal(&gateway, Signal::HUP);
+    let reload = async || place.run(&["status", "--json"]).await.json()["gateways"][0]["reload"].clone();
+    while !reload().await["message"].as_str().is_some_and(|message| message.contains("`bridgehead add`")) {}
+    let ran = place.run(&[&["add", "--json", "one", "-e", "API_KEY=hunter2"][..], &demo()].concat()).await;
+    said(&ran, 0, &[]);
+    assert_eq!(ran.json()["gateway"]["pid"], json!(gateway.pid().unwrap()));
+    let servers = async || {
+        let status = place.run(&["status", "--json"]).await.json();
+        let all = status["gateways"][0]["upstreams"].as_array().unwrap().clone();
+        all.iter().map(|server| server["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(servers().await, ["one"]);
+    said(&place.run(&["status"]).await, 0, &[&format!("configuration {}", own(&place).display())]);
+    said(&place.run(&[&["add", "two"][..], &demo()].concat()).await, 0, &["takes it over", "ready, 4 tools"]);
+    assert_eq!(servers().await, ["one", "two"]);
+    let listed = place.run(&["tools", "--log-level", "debug"]).await;
+    said(&listed, 0, &["using the running gateway", "two__echo"]);
+    // Its rules are in effect, too.
+    let rule = "\n[[policy]]\nwho = [\"local\"]\ntools = [\"one/*\"]\n";
+    std::fs::write(own(&place), text(&own(&place)) + rule).unwrap();
+    while !reload().await["message"].as_str().is_some_and(|message| message.contains("no server changed")) {}
+    let listed = place.run(&["tools"]).await;
+    assert!(listed.stdout.contains("one__echo") && !listed.stdout.contains("two__echo"), "{listed:?}");
+    stop(gateway).await;
+}
+
+/// JOIN-3: a gateway does not serve itself: a server with its own address fails, at the start and later, and says so.
+#[tokio::test]
+async fn a_server_that_is_the_gateway() {
+    let place = Place::new();
+    let (gateway, address) = place.serve_http(&[], &[]).await;
+    while place.run(&["status"]).await.code != Some(0) {}
+    let url = format!("http://{address}/mcp");
+    let words = ["leads back to this gateway", "bridgehead remove self"];
+    said(&place.run(&["add", "self", &url]).await, 1, &words);
+    stop(gateway).await;
+    let listen = address.to_string();
+    let gateway = place.start(&["serve", "--listen", &listen], &[]);
+    until(|| gateway.stderr().contains(words[0]).then_some(())).await;
+    stop(gateway).await;
+}
+
 /// JOIN-3: Ctrl-C while a server starts ends the command and the server; the entry stays.
 #[tokio::test]
 async fn an_interrupted_wait() {
@@ -313,6 +362,20 @@ async fn an_interrupted_wait() {
     assert!(child.stderr().contains("the change stays written"), "{}", child.stderr());
     assert!(text(&own(&place)).contains("[servers.slow]"));
     until(|| (!lives(server)).then_some(())).await;
+}
+
+/// JOIN-3: a server that is not ready in time is stopped again, and the message does not send its reader to a gateway that does
+/// not run.
+#[tokio::test]
+async fn a_server_that_is_too_slow() {
+    let place = Place::new();
+    let ran = place.run(&["add", "slow", "--timeout", "1", "--", "/bin/sh", "-c", "exec sleep 600"]).await;
+    said(
+        &ran,
+        1,
+        &["it was not ready within 1 s, and was stopped again", "next: give it longer with --timeout"],
+    );
+    assert!(!ran.stdout.contains("bridgehead status"), "{ran:?}");
 }
 
 /// JOIN-3: `init` writes a file that the gateway accepts, and never overwrites one.
