@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use self::access::Access;
 use super::exit::Exit;
 use super::starting::{self, Form, Shower, Then};
-use super::target::{run_once, start};
+use super::target::{next_step, run_once, start};
 use super::world::World;
 use super::{Chosen, Run, output};
 
@@ -113,11 +113,12 @@ struct Server {
 
 fn servers(gateway: &Gateway) -> Vec<Server> {
     let told = |status: ServerStatus| {
-        let outcome = match (status.state, status.revision) {
-            (ServerState::Ready, Some(revision)) => Ok((revision, status.tools.unwrap_or_default())),
-            _ => Err(status.reason.unwrap_or_else(|| "it did not start in time".to_owned())),
+        let outcome = match (status.state, &status.revision) {
+            (ServerState::Ready, Some(revision)) => Ok((revision.clone(), status.tools.unwrap_or_default())),
+            _ => Err(status.reason.clone().unwrap_or_else(|| "it did not start in time".to_owned())),
         };
-        Server { name: status.name, outcome, next_step: status.next_step, findings: status.findings }
+        let next_step = next_step(&status);
+        Server { name: status.name, outcome, next_step, findings: status.findings }
     };
     gateway.status().upstreams.into_iter().map(told).collect()
 }
@@ -190,7 +191,8 @@ impl About {
                     Ok((revision, tools)) => {
                         ("ok", format!("{}, speaks {revision}", output::counted(*tools as u64, "tool")))
                     }
-                    Err(reason) => ("failed", output::one_line(reason, 1000)),
+                    // Its reason follows the table, in which it might be cut.
+                    Err(_) => ("failed", String::new()),
                 };
                 vec![server.name.clone(), word.to_owned(), detail]
             })
@@ -207,6 +209,9 @@ impl About {
         }
         text.push_str(&output::table(&rows));
         for server in servers {
+            if let Err(reason) = &server.outcome {
+                text.push_str(&format!("failed: {}: {}\n", server.name, output::one_line(reason, 1000)));
+            }
             if let Some(next) = &server.next_step {
                 text.push_str(&format!("next: {}: {}\n", server.name, output::one_line(next, 1000)));
             }

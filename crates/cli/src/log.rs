@@ -26,6 +26,9 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What logs how a server starts, fails and is restarted.
+const SUPERVISOR: &str = "bridgehead_upstream::server::supervisor";
+
 /// Whether the user wants to see nothing.
 static OFF: AtomicBool = AtomicBool::new(false);
 
@@ -46,7 +49,10 @@ pub(crate) fn install(
     let _ = OPTIONS.set((option, format));
     let directives = match (option.or(environment.log), environment.variable("RUST_LOG")) {
         (None, Some(directives)) if !directives.is_empty() => directives.to_owned(),
-        (level, _) => directives(level.unwrap_or(usual)),
+        (Some(level), _) => directives(level),
+        // These verbs tell themselves what becomes of the servers that they start.
+        (None, _) if usual == LogLevel::Warn => format!("warn,{SUPERVISOR}=off"),
+        (None, _) => directives(usual),
     };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::builder().parse_lossy(directives))

@@ -126,6 +126,10 @@ fn run(serve: &Serve, world: &World) -> Exit {
         Err(exit) => return exit,
     };
     note_demo(&config);
+    if config.source == Source::Demo {
+        // Beside the user's own file, to which the demo gives way.
+        config.auth.keys_file = world.own_file().map(|file| file.with_file_name("keys.toml"));
+    }
     let variables = match world.for_servers(&config) {
         Ok(variables) => variables,
         Err(error) => {

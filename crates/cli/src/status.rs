@@ -3,12 +3,15 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Run;
 use super::exit::Exit;
 use super::instance::{Which, get};
 use super::output::{self, one_line};
 use super::target::run_once;
 use super::world::World;
+use super::{Run, table};
+
+/// A terminal of this width has room for all columns.
+const WIDE: usize = 90;
 
 /// Show the state of the running gateway and its servers
 #[derive(Debug, Args)]
@@ -115,11 +118,19 @@ fn text(status: &Value) -> String {
     let title = ["  SERVER", "STATE", "TOOLS", "CALLS", "PID", "MEMORY", "UP", "RESTARTS", "SPEAKS"];
     let mut rows = vec![title.map(str::to_owned).to_vec()];
     rows.extend(upstreams.iter().map(row));
+    if table::stdout_width().is_some_and(|width| width < WIDE) {
+        rows.iter_mut().for_each(only_essential);
+    }
     text.push_str(&output::table(&rows));
     for server in &upstreams {
         text.push_str(&trouble(server));
     }
     text
+}
+
+/// Leaves out what a narrow terminal has no room for: memory, time and restarts. `--json` has them.
+fn only_essential(row: &mut Vec<String>) {
+    row.drain(5..8);
 }
 
 /// The clients that have joined.

@@ -69,9 +69,25 @@ pub(crate) fn text(rows: &[Vec<String>], width: Option<usize>) -> String {
     out
 }
 
-/// Makes the widest columns narrower until all fit into `width`.
+/// Makes the widest columns narrower until all fit into `width`. The first one holds names that people type: it stays whole
+/// where it leaves enough room for the others.
 fn narrow(widths: &mut [usize], width: usize) {
     let room = width.saturating_sub(BETWEEN * widths.len().saturating_sub(1));
+    if widths.iter().sum::<usize>() <= room {
+        return;
+    }
+    match widths {
+        [first, rest @ ..] if !rest.is_empty() => {
+            let least: usize = rest.iter().map(|natural| (*natural).min(NARROWEST)).sum();
+            *first = (*first).min((room / 2).min(room.saturating_sub(least)).max(NARROWEST));
+            let room = room.saturating_sub(*first);
+            cut_widest(rest, room);
+        }
+        all => cut_widest(all, room),
+    }
+}
+
+fn cut_widest(widths: &mut [usize], room: usize) {
     let taken = |cap: usize| widths.iter().map(|natural| (*natural).min(cap)).sum::<usize>();
     let widest = widths.iter().copied().max().unwrap_or(0);
     if taken(widest) <= room {
@@ -195,7 +211,11 @@ mod tests {
         check(&[100, 100], 81, &[39, 40]);
         check(&[4, 9, 9], 80, &[4, 9, 9]);
         check(&[4, 100, 4, 12], 41, &[4, 15, 4, 12]);
-        check(&[100, 10, 100], 30, &[8, 8, 10]);
+        check(&[100, 10, 100], 30, &[10, 8, 8]);
+        check(&[100, 10, 30], 80, &[38, 10, 28]);
+        // A name stays whole if the others can be cut instead.
+        check(&[21, 30, 30], 60, &[21, 17, 18]);
+        check(&[21, 5, 5, 30], 50, &[21, 5, 5, 13]);
         check(&[], 10, &[]);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bridgehead::config::{ConfigError, Diagnostic, Secret, ServerConfig};
 use bridgehead::control::Instance;
 use bridgehead::{Config, Gateway, Signal};
-use bridgehead_gateway::{Options, may_have, may_offer, similar};
+use bridgehead_gateway::{Options, ServerStatus, may_have, may_offer, similar};
 use bridgehead_upstream::UpstreamState;
 use clap::Args;
 use serde_json::Value;
@@ -205,6 +205,17 @@ pub(crate) fn start(config: Config, world: &World) -> Result<Gateway, Exit> {
             Err(Exit::Failure)
         }
     }
+}
+
+/// The cure for a server of a temporary gateway: its lines are gone with the gateway, so `bridgehead logs` cannot show them.
+pub(crate) fn next_step(status: &ServerStatus) -> Option<String> {
+    let next = status.next_step.as_ref()?;
+    let by_hand = || format!("run the command of `{}` by hand to see all that it writes", status.name);
+    Some(match next.split_once("`bridgehead logs") {
+        Some((wait, _)) if wait.ends_with("; ") => wait.trim_end_matches("; ").to_owned(),
+        Some(_) => by_hand(),
+        None => next.clone(),
+    })
 }
 
 fn failures(gateway: &Gateway) -> Vec<(String, String)> {

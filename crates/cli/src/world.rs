@@ -151,8 +151,6 @@ impl World {
         }
         let mut config = load(None, environment, &self.folder)?;
         output::talk(NONE_FOUND);
-        // As if it were the user's own file, to which it gives way.
-        config.auth.keys_file = self.own_file().map(|file| file.with_file_name("keys.toml"));
         if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
             let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
             config.servers.push(ServerConfig::new(name, launch, &config.gateway));

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bridgehead::Control;
 use bridgehead::config::{Config, load};
 use bridgehead::control::{Instance, running};
-use bridgehead_gateway::ServerStatus;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ use crate::exit::Exit;
 use crate::instance::get;
 use crate::output::{self, one_line};
 use crate::starting::{self, Form, Mark, Seen, Shower, Stage, TakenOver, Then, watch_running};
-use crate::target::{run_once, start};
+use crate::target::{next_step, run_once, start};
 use crate::world::World;
 
 /// How a change is watched.
@@ -307,9 +306,12 @@ async fn started_once(config: Config, world: &World, within: Duration) -> Result
             reason: Some(format!("it was not ready within {} s, and was stopped again", within.as_secs())),
             next_step: Some("give it longer with --timeout SECONDS, or start the gateway with it".to_owned()),
         },
-        Some(ServerStatus { state, tools, reason, next_step, .. }) => {
-            Outcome { state: state.as_str(), tools: tools.map(|tools| tools as u64), reason, next_step }
-        }
+        Some(status) => Outcome {
+            state: status.state.as_str(),
+            tools: status.tools.map(|tools| tools as u64),
+            next_step: next_step(&status),
+            reason: status.reason,
+        },
         None => Outcome {
             state: "stopped",
             tools: None,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::common::{Place, Ran, lives, signal, until};
+use crate::terminal::Terminal;
 
 /// A configuration with these mocks.
 fn mocks(place: &Place, file: &str, servers: &[(&str, Mock)]) -> PathBuf {
@@ -274,7 +275,7 @@ async fn every_bad_server_is_named_with_a_next_step() {
     // Reason or finding, and next step.
     let expected = [
         ("missing", "`no-such-program-anywhere` was not found", "check `command`"),
-        ("exits", "exit status 3", "bridgehead logs exits"),
+        ("exits", "exit status 3", "exits"),
         ("html", "no usable answer", "begins `<html>Sign in</html>`"),
         ("garbage", "no usable answer", "begins `{]`"),
         ("silent", "no usable answer", "wait: a start may take 180 s (`start_timeout_ms`)"),
@@ -310,6 +311,13 @@ async fn every_bad_server_is_named_with_a_next_step() {
             assert!(server["nextStep"].as_str().unwrap_or_default().contains(next), "{name}: {server}");
         }
     }
+    let next = |servers: &Value| {
+        let server = servers.as_array().unwrap().iter().find(|server| server["name"] == "exits").unwrap();
+        server["nextStep"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(next(&told["gateways"][0]["upstreams"]), "read what it wrote with `bridgehead logs exits`");
+    // The servers of `check` are gone, and their lines with them.
+    assert_eq!(next(&checked["servers"]), "run the command of `exits` by hand to see all that it writes");
     stop(gateway).await;
 }
 
@@ -374,4 +382,18 @@ async fn the_gateway_ends_during_a_call() {
         }
         gateway.wait().await;
     }
+}
+
+/// JOIN-8: on a narrow terminal, `status` keeps the names whole and leaves out what there is no room for.
+#[tokio::test]
+async fn status_on_a_narrow_terminal() {
+    let place = Place::new();
+    let config = place.config(&["sequential-think"], "");
+    let (gateway, _) = place.serve_http(&["--config", config.to_str().unwrap()], &[]).await;
+    while !place.run(&["status"]).await.stdout.contains("RESTARTS") {}
+    let terminal = Terminal::start(&place, &["status"]);
+    let lines = terminal.until(|lines| lines.iter().any(|line| line.contains("sequential-think"))).await;
+    assert!(lines.iter().any(|line| line.contains("SPEAKS")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("RESTARTS")), "{lines:?}");
+    signal(&gateway, Signal::TERM);
 }

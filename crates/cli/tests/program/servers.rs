@@ -89,6 +89,15 @@ async fn a_server_that_does_not_start() {
             "it does not start: program `no-such-program` was not found",
         ],
     );
+    // What happened is told once, and no line sends its reader to a gateway that does not run.
+    let ran = place.run(&["add", "ends", "--", "/bin/sh", "-c", "echo boom >&2; exit 3"]).await;
+    said(&ran, 1, &["boom", "run the command of `ends` by hand"]);
+    assert!(!ran.stderr.contains("restart scheduled") && !ran.stdout.contains("bridgehead logs"), "{ran:?}");
+    let ran = place.run(&["check"]).await;
+    said(&ran, 1, &["failed: ends: ", "next: ends: run the command"]);
+    assert!(!ran.stderr.contains("restart scheduled"), "{ran:?}");
+    let ran = place.run(&["check", "--log-level", "warn"]).await;
+    assert!(ran.stderr.contains("restart scheduled"), "whoever asks for the log gets it: {ran:?}");
     let ran = place.run(&["add", "gone2", "--json", "--", "no-such-program"]).await;
     said(&ran, 1, &[]);
     assert_eq!((&ran.json()["ok"], &ran.json()["added"]), (&json!(false), &json!("gone2")));

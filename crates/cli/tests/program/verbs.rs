@@ -214,9 +214,10 @@ async fn check_tells_all_there_is_to_know() {
     let shown = ran.stdout.replace(&config.display().to_string(), "FILE");
     assert_snapshot!(shown, @r"
     configuration: FILE
-    broken        failed  there is no program at `/no/such/program`; correct the path, or give only a name to search PATH
+    broken        failed
     much_longer   ok      4 tools, speaks 2026-07-28
     switched_off  off     disabled in the configuration
+    failed: broken: there is no program at `/no/such/program`; correct the path, or give only a name to search PATH
     next: broken: check `command`, `cwd` and `env` of `broken` in the configuration
     renamed: `echo` of `much_longer` is offered as `much_lo_a3fb8eed`
     renamed: `sleep` of `much_longer` is offered as `much_lo_992dab11`
