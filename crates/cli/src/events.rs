@@ -120,7 +120,7 @@ fn sentence(topic: &str, event: &Value) -> String {
             number("unchanged")
         ),
         "tool.completed" | "request.completed" => {
-            format!("{} answered in {}: {}", about(), took(), text("summary"))
+            format!("{} answered in {}: {}", about(), took(), words(text("summary")))
         }
         "tool.failed" | "request.failed" => {
             let again = if event["retryable"] == true { " (trying again may help)" } else { "" };
@@ -159,6 +159,19 @@ fn sentence(topic: &str, event: &Value) -> String {
     }
 }
 
+/// The first words of a result, whose text may be cut anywhere; the text itself if it has none.
+fn words(result: &str) -> String {
+    let Some((_, text)) = result.split_once(r#""text":""#) else { return result.to_owned() };
+    let mut escaped = false;
+    let end = text.find(|letter| {
+        let ends = letter == '"' && !escaped;
+        escaped = letter == '\\' && !escaped;
+        ends
+    });
+    let text = text.get(..end.unwrap_or(text.len())).unwrap_or_default();
+    serde_json::from_str(&format!("\"{text}\"")).unwrap_or_else(|_| text.to_owned())
+}
+
 /// What an event of a newer gateway says.
 fn rest(event: &Value) -> String {
     let common = ["time", "topic", "server", "correlationId"];
@@ -182,6 +195,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// JOIN-8: a person reads the words of a result, not its JSON.
+    #[test]
+    fn the_words_of_a_result() {
+        #[track_caller]
+        fn check(result: &str, expected: &str) {
+            assert_eq!(words(result), expected);
+        }
+        check(r#"{"content":[{"type":"text","text":"a \"b\" \\"},{"text":"c"}]}"#, r#"a "b" \"#);
+        check(r#"{"content":[{"type":"text","text":"cut of"#, "cut of");
+        check(r#"{"content":[{"text":"cut \"#, r"cut \");
+        check(r#"{"structuredContent":{"a":1}}"#, r#"{"structuredContent":{"a":1}}"#);
+    }
 
     /// JOIN-8: every topic is told as a sentence, with the time, the topic and the server before it; `--json` has every member.
     #[test]
