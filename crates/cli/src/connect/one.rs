@@ -122,34 +122,30 @@ impl Job<'_> {
     ) -> Result<State, FileError> {
         let shape = entry::entry(client, launch);
         let record = self.records.find(client.id, &target.file, self.name);
-        let edit = |text: Option<&str>| self.edit(target, format, &shape, launch, record.is_some(), text);
+        let recorded = record.is_some();
+        let edit = |text: Option<&str>| self.edit(target, format, &shape, launch, recorded, text);
+        let before = file::read(&target.file)?;
+        let Some((after, step)) = edit(before.as_deref())? else { return Ok(State::Unchanged) };
         if self.dry_run {
-            let before = file::read(&target.file)?;
-            let Some((after, _)) = edit(before.as_deref())? else { return Ok(State::Unchanged) };
             outcome.text = Some(diff(before.as_deref().unwrap_or_default(), &after));
             return Ok(State::Planned);
         }
         // The client's own command adds entries; it knows nothing of one that is there.
-        let before = file::read(&target.file)?;
-        let planned = edit(before.as_deref())?;
-        if let Some((_, Step::Added(_))) = &planned
+        if let Step::Added(_) = step
             && let Some(done) = self.by_command(client, target, format, launch, outcome)
         {
-            self.remember(&done, outcome);
+            self.remember(&done.with_moved(record), outcome);
             return Ok(State::Connected);
         }
         // The file from before the first connection is kept already.
-        let intact = before
-            .as_deref()
-            .zip(record.as_ref())
-            .is_some_and(|(text, record)| record.original(text.as_bytes()).is_some());
-        let Some(change) = file::change(&target.file, !intact, edit)? else { return Ok(State::Unchanged) };
+        let kept = record.as_ref().is_some_and(|record| record.is_intact(before.as_deref()));
+        let Some(change) = file::change(&target.file, !kept, edit)? else { return Ok(State::Unchanged) };
         outcome.how = Some(How::Edit);
         let state = match change.told {
             Step::Added(_) => State::Connected,
             Step::Updated => State::Updated,
         };
-        let record = self.record_of(client, target, change, record.filter(|_| intact));
+        let record = self.record_of(client, target, change, record);
         outcome.backup = record.backup().map(Path::to_owned);
         self.remember(&record, outcome);
         Ok(state)
@@ -307,30 +303,33 @@ impl Job<'_> {
         client: &'static Client,
         target: &Target,
         change: Change<Step>,
-        intact: Option<Record>,
+        old: Option<Record>,
     ) -> Record {
-        let moved = intact.as_ref().map(|record| record.moved.clone()).unwrap_or_default();
-        let (before, added) = match (intact, change.told, change.backup, change.before) {
-            // What was there before us is known from the first connection.
-            (Some(record), ..) => (record.before, record.added),
-            (None, Step::Added(added), Some(backup), Some(text)) => {
+        let after = digest(change.after.as_bytes());
+        // What was there before us, and who made the file, is known from the first connection.
+        if let Some(record) = old.as_ref().filter(|record| record.is_intact(change.before.as_deref())) {
+            return Record { time: now(), after, ..record.clone() };
+        }
+        let (before, added) = match (change.told, change.backup, change.before) {
+            (Step::Added(added), _, None) => (Before::Nothing, Some(added)),
+            (Step::Added(added), Some(backup), Some(text)) => {
                 (Before::Kept { backup, sha256: digest(text.as_bytes()) }, Some(added))
             }
-            (None, Step::Added(added), _, None) => (Before::Nothing, Some(added)),
-            (None, Step::Added(added), None, Some(_)) => (Before::Unknown, Some(added)),
-            (None, Step::Updated, ..) => (Before::Unknown, None),
+            (Step::Added(added), None, Some(_)) => (Before::Unknown, Some(added)),
+            (Step::Updated, ..) => (Before::Unknown, old.as_ref().and_then(|record| record.added.clone())),
         };
-        Record {
+        let record = Record {
             client: client.id.to_owned(),
             file: target.file.clone(),
             name: self.name.to_owned(),
             how: How::Edit,
             time: now(),
-            after: digest(change.after.as_bytes()),
+            after,
             before,
             added,
-            moved,
-        }
+            moved: Vec::new(),
+        };
+        record.with_moved(old)
     }
 
     fn remember(&self, record: &Record, outcome: &mut Outcome) {

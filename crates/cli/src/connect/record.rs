@@ -153,6 +153,20 @@ impl Record {
         }
     }
 
+    /// Whether the file is as the change left it, and can be given back as it was before.
+    pub(crate) fn is_intact(&self, now: Option<&str>) -> bool {
+        now.is_some_and(|now| self.original(now.as_bytes()).is_some())
+    }
+
+    /// The record of a change that follows an older one, whose servers are still turned off.
+    pub(crate) fn with_moved(self, older: Option<Self>) -> Self {
+        match older.map(|older| older.moved) {
+            // In the file from before this change they are off, so that is not the one to give back.
+            Some(moved) if !moved.is_empty() => Self { before: Before::Unknown, moved, ..self },
+            _ => self,
+        }
+    }
+
     /// Where the content before the change is kept.
     pub(crate) fn backup(&self) -> Option<&Path> {
         match &self.before {
@@ -218,6 +232,19 @@ mod tests {
         assert!(Records::of(&BTreeMap::new()).keep(&record("one", Before::Nothing)).is_err());
     }
 
+    /// JOIN-2: servers that were turned off are remembered until they are on again.
+    #[test]
+    fn servers_that_are_off_are_remembered() {
+        let one = || record("a", Before::Nothing);
+        assert_eq!(one().with_moved(None), one());
+        assert_eq!(one().with_moved(Some(record("a", Before::Unknown))), one());
+        let off = vec!["x".to_owned()];
+        assert_eq!(
+            one().with_moved(Some(Record { moved: off.clone(), ..one() })),
+            Record { before: Before::Unknown, moved: off, ..one() }
+        );
+    }
+
     /// JOIN-2: a file is given back only if it is as we left it and the backup is as we made it.
     #[test]
     fn what_was_there_before() {
@@ -231,6 +258,9 @@ mod tests {
         assert_eq!(record("a", Before::Nothing).original(b"changed"), None);
         assert_eq!(record("a", Before::Unknown).original(b"after"), None);
         assert_eq!(record("a", kept.clone()).backup(), Some(backup.as_path()));
+        assert!(record("a", kept.clone()).is_intact(Some("after")));
+        assert!(!record("a", kept.clone()).is_intact(Some("changed")));
+        assert!(!record("a", Before::Nothing).is_intact(None));
         fs::write(&backup, "tampered").unwrap();
         assert_eq!(record("a", kept.clone()).original(b"after"), None);
         fs::remove_file(&backup).unwrap();

@@ -391,6 +391,17 @@ esac"#,
     assert_eq!(home.run(&["disconnect", "claude-code"]).await.code, Some(0));
     assert_eq!(home.read(".claude.json"), "{\"mcpServers\":{},\"userID\":2}");
 
+    // Nor is it after an update.
+    fs::remove_file(home.path(".claude.json")).unwrap();
+    assert_eq!(home.run(&["connect", "claude-code"]).await.code, Some(0));
+    let ran = home.run(&["connect", "claude-code", "--http=http://127.0.0.1:9/mcp", "--json"]).await;
+    let told = Home::first(&ran);
+    assert_eq!((&told["state"], &told["how"]), (&json!("updated"), &json!("edit")), "{ran:?}");
+    assert!(home.read(".claude.json").contains("http://127.0.0.1:9/mcp"), "{ran:?}");
+    let ran = home.run(&["disconnect", "claude-code", "--json"]).await;
+    assert_eq!(Home::first(&ran)["state"], "removed", "{ran:?}");
+    assert_eq!(home.read(".claude.json"), "{\"mcpServers\":{},\"userID\":2}");
+
     for (broken, word) in [("fails", "exit status 3: no luck"), ("lies", "its entry is not in the file")] {
         home.write(".claude.json", before);
         home.write(broken, "");
@@ -625,6 +636,56 @@ async fn servers_are_moved() {
         home.read(".codeium/windsurf/mcp_config.json"),
         windsurf.replace("\"two\": {}", "\"two\": {\"a\": 1}")
     );
+}
+
+/// JOIN-2: servers that were turned off are on again after `disconnect`, whatever was changed and connected meanwhile.
+#[tokio::test]
+async fn servers_that_were_moved_come_back() {
+    let home = Home::new();
+    let config = home.place.config(&["one"], "");
+    let config = config.to_str().unwrap();
+    let program = program().display();
+    let zed = format!(
+        "{{\n  \"theme\": \"One\",\n  \"context_servers\": {{\n    \"one\": {{\n      \"command\": \"{program}\"\n    }}\n  }}\n}}\n"
+    );
+    let file = ".config/zed/settings.json";
+    home.write(file, &zed);
+    let all = ["connect", "zed", "--move", "--config", config];
+    assert_eq!(home.run(&all).await.code, Some(0));
+    home.write(file, &home.read(file).replace("One", "Two"));
+    let ran = home.run(&[&all[..], &["--http=http://127.0.0.1:9/mcp", "--json"]].concat()).await;
+    assert_eq!(Home::first(&ran)["state"], "updated", "{ran:?}");
+    assert!(home.read(file).contains("\"enabled\": false"), "{}", home.read(file));
+    let ran = home.run(&["disconnect", "zed", "--json"]).await;
+    assert_eq!(Home::first(&ran)["state"], "removed", "{ran:?}");
+    assert_eq!(home.read(file), zed.replace("One", "Two"));
+
+    // What the entry brought with it goes with it, too.
+    home.write(file, "{}\n");
+    assert_eq!(home.run(&["connect", "zed"]).await.code, Some(0));
+    home.write(file, &home.read(file).replacen('{', "{\n  \"theme\": 1,", 1));
+    assert_eq!(home.run(&["connect", "zed", "--config", config]).await.code, Some(0));
+    assert_eq!(home.run(&["disconnect", "zed"]).await.code, Some(0));
+    assert!(!home.read(file).contains("context_servers"), "{}", home.read(file));
+
+    // Somebody took the entry out, and it is connected anew, by an edit or by the client's command.
+    let script = r#"case "$2" in add) printf '\n[mcp_servers.bridgehead]\ncommand = "%s"\n' "$5" >> "$HOME/.codex/config.toml" ;; esac"#;
+    for by_command in [false, true] {
+        if by_command {
+            home.command("codex", script);
+        }
+        let before = format!("[mcp_servers.one]\ncommand = \"{program}\"\n");
+        home.write(".codex/config.toml", &before);
+        assert_eq!(home.run(&["connect", "codex", "--move", "--config", config]).await.code, Some(0));
+        let off = format!("{before}enabled = false\n");
+        assert!(home.read(".codex/config.toml").starts_with(&off), "{}", home.read(".codex/config.toml"));
+        home.write(".codex/config.toml", &off);
+        let ran = home.run(&["connect", "codex", "--config", config, "--json"]).await;
+        let how = if by_command { "command" } else { "edit" };
+        assert_eq!(Home::first(&ran)["how"], how, "{ran:?}");
+        assert_eq!(home.run(&["disconnect", "codex"]).await.code, Some(0));
+        assert_eq!(home.read(".codex/config.toml").trim_end(), before.trim_end());
+    }
 }
 
 /// JOIN-2: a file of an administrator wins; it is named and not changed.
