@@ -2,12 +2,18 @@
 //!
 //! The new text is written beside the file, flushed, and renamed over it. A link to the file stays a link: dotfile managers
 //! keep the file itself elsewhere. The permissions and the owner stay as they are. If somebody else changed the file since
-//! its caller read it, nothing is replaced ([`ReplaceError::Changed`]), and the caller starts again from the new text.
+//! its caller read it, nothing is replaced ([`ReplaceError::Changed`]), and the caller starts again from the new text. Programs of
+//! ours wait for each other with [`lock`] and [`lock_own`].
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::output;
 
 /// The permissions of a file that only its owner may read.
 pub(crate) const PRIVATE: u32 = 0o600;
@@ -119,16 +125,25 @@ impl<'r> Replacement<'r> {
 
     /// Puts the draft into the file's place. Returns where the old content is kept.
     fn swap(&self, file: &Path, draft: &Path) -> Result<Option<PathBuf>, ReplaceError> {
-        let now = read(file).map_err(failed(file, "read"))?;
-        if now.as_deref() != self.before {
-            return Err(ReplaceError::Changed(file.to_owned()));
-        }
-        let backup = match (self.backup, &now) {
-            (true, Some(_)) => Some(keep(file).map_err(failed(file, "backed up"))?),
+        let backup = match (self.backup, self.before) {
+            (true, Some(before)) => Some(keep(file, before).map_err(failed(file, "backed up"))?),
             _ => None,
         };
-        fs::rename(draft, file).map_err(failed(file, "replaced"))?;
-        Ok(backup)
+        // What another program writes between this look and the rename is lost, so nothing slow is between them.
+        let swapped = match read(file) {
+            Ok(now) if now.as_deref() == self.before => {
+                fs::rename(draft, file).map_err(failed(file, "replaced"))
+            }
+            Ok(_) => Err(ReplaceError::Changed(file.to_owned())),
+            Err(error) => Err(failed(file, "read")(error)),
+        };
+        match swapped {
+            Ok(()) => Ok(backup),
+            Err(error) => {
+                backup.into_iter().for_each(|backup| drop(fs::remove_file(backup)));
+                Err(error)
+            }
+        }
     }
 }
 
@@ -156,10 +171,31 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many links"))
 }
 
-/// Copies the file to a name with the current time, which only its owner may read.
-pub(crate) fn keep(file: &Path) -> io::Result<PathBuf> {
+/// Keeps other programs of ours from changing files in the folder of this one, until the result is dropped. Waits while another
+/// one does the same.
+pub(crate) fn lock(path: &Path) -> io::Result<File> {
+    let file = target(path)?;
+    let lock = File::open(file.parent().unwrap_or(Path::new("/")))?;
+    // On a file system without locks, a change by another program is still noticed when the file is replaced.
+    if let Err(Errno::WOULDBLOCK) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        output::talk(&format!("waiting for another bridgehead that edits `{}`", path.display()));
+        let _ = flock(&lock, FlockOperation::LockExclusive);
+    }
+    Ok(lock)
+}
+
+/// Keeps other programs of ours from changing a file of our own, until the result is dropped. It is a file beside it, and not
+/// the folder, which the caller may have locked already.
+pub(crate) fn lock_own(file: &Path) -> io::Result<File> {
+    let lock = beside(file, "lock");
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(PRIVATE).open(lock)?;
+    let _ = flock(&lock, FlockOperation::LockExclusive);
+    Ok(lock)
+}
+
+/// Copies the content of a file to a name with the current time, which only its owner may read.
+pub(crate) fn keep(file: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
-    let content = fs::read(file)?;
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".bridgehead-{time}"));
     for number in 1.. {
@@ -170,7 +206,7 @@ pub(crate) fn keep(file: &Path) -> io::Result<PathBuf> {
         let backup = file.with_file_name(name);
         match OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&backup) {
             Ok(mut out) => {
-                let written = out.write_all(&content).and_then(|()| out.sync_all());
+                let written = out.write_all(content).and_then(|()| out.sync_all());
                 if written.is_err() {
                     drop(fs::remove_file(&backup));
                 }
@@ -191,7 +227,8 @@ pub(crate) fn beside(file: &Path, ending: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn failed(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ReplaceError {
+/// What the system refused for this file.
+pub(crate) fn failed(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ReplaceError {
     let path = path.to_owned();
     move |error| ReplaceError::Failed { path: path.clone(), action, error }
 }

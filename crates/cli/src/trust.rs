@@ -123,12 +123,13 @@ impl Trust {
         self.file.as_deref()?.parent()
     }
 
-    /// Changes the answers, again if another program changes them at the same moment.
+    /// Changes the answers, one program after the other.
     fn change(&self, mut edit: impl FnMut(&mut Vec<Answer>)) -> io::Result<()> {
         let Some(file) = &self.file else { return Err(io::Error::other("there is no state folder")) };
         if let Some(folder) = file.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
+        let _lock = replace::lock_own(file)?;
         let mut changed = None;
         for _ in 0..ATTEMPTS {
             let before = replace::read(file)?;
@@ -200,7 +201,31 @@ mod tests {
         assert_eq!(trust.answer(&one, b"a"), Some(false), "the last answer counts");
         let kept = folder.path().join("bridgehead/trust.json");
         assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(kept.parent().unwrap()).unwrap().count(), 1, "no draft is left");
+        let left = fs::read_dir(kept.parent().unwrap()).unwrap();
+        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".trust.json.lock", "trust.json"], "no draft is left");
+    }
+
+    /// WALL-7: of several answers at once, none is lost, and also one from the folder of the answers itself is kept.
+    #[test]
+    fn several_answers_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let trust = trust(folder.path());
+        let files: Vec<PathBuf> = (0..8).map(|number| folder.path().join(format!("{number}.toml"))).collect();
+        std::thread::scope(|scope| {
+            for file in &files {
+                fs::write(file, "a").unwrap();
+                scope.spawn(|| trust.keep(file, b"a", true).unwrap());
+            }
+        });
+        assert!(files.iter().all(|file| trust.answer(file, b"a") == Some(true)), "{:?}", trust.all());
+        // As the verbs that edit a configuration do.
+        let beside = folder.path().join("bridgehead/own.toml");
+        fs::write(&beside, "a").unwrap();
+        let _held = replace::lock(&beside).unwrap();
+        trust.renew(&beside, None, b"a").unwrap();
+        assert_eq!(trust.answer(&beside, b"a"), Some(true));
     }
 
     /// WALL-7: answers that other users may have written are ignored.

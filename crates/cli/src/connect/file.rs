@@ -1,14 +1,14 @@
 //! Changes a client's file: reads it, edits its text, keeps a backup, and replaces it in one step.
 //!
-//! The client may run and write its file at the same moment. Then the change starts over from the new text. A file that cannot
-//! be read, is not UTF-8, or is read-only stays as it is.
+//! The client may run and write its file at the same moment. Then the change starts over from the new text. Another program of
+//! ours waits until the change is done. A file that cannot be read, is not UTF-8, or is read-only stays as it is.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::clients::edit::EditError;
-use crate::replace::{self, PRIVATE, ReplaceError, Replaced, Replacement};
+use crate::replace::{self, PRIVATE, ReplaceError, Replaced, Replacement, failed};
 
 /// How often a change starts over because the client changed the file meanwhile.
 const ATTEMPTS: usize = 8;
@@ -69,6 +69,15 @@ pub(crate) fn change<T>(
     with_backup: bool,
     edit: impl Fn(Option<&str>) -> Result<Option<(String, T)>, FileError>,
 ) -> Result<Option<Change<T>>, FileError> {
+    // The folder is made only if something is to be written there.
+    if let Some(folder) = file.parent().filter(|folder| !folder.exists()) {
+        if edit(None)?.is_none() {
+            return Ok(None);
+        }
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        made.map_err(failed(file, "created"))?;
+    }
+    let _lock = lock(file)?;
     let mut tries = 0;
     loop {
         let before = read(file)?;
@@ -85,19 +94,18 @@ pub(crate) fn change<T>(
     }
 }
 
-/// Replaces the content of a file, whose folder need not exist. A new file is for its owner only: entries may have secrets.
+/// Keeps other programs of ours from changing the file, whose folder exists, until the result is dropped.
+pub(crate) fn lock(file: &Path) -> Result<File, ReplaceError> {
+    replace::lock(file).map_err(failed(file, "locked"))
+}
+
+/// Replaces the content of a file. A new file is for its owner only: entries may have secrets.
 pub(crate) fn put(
     file: &Path,
     before: Option<&[u8]>,
     after: &[u8],
     with_backup: bool,
 ) -> Result<Replaced, ReplaceError> {
-    if before.is_none()
-        && let Some(folder) = file.parent()
-    {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-        made.map_err(|error| ReplaceError::Failed { path: file.to_owned(), action: "created", error })?;
-    }
     Replacement { before, after, mode: PRIVATE, narrow: false, backup: with_backup }.write(file)
 }
 
@@ -138,12 +146,36 @@ mod tests {
         assert_eq!((calls.get(), fs::read_to_string(&file).unwrap()), (ATTEMPTS, ATTEMPTS.to_string()));
     }
 
+    /// JOIN-2: of several changes at once, none is lost.
+    #[test]
+    fn changes_follow_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new/a");
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let file = &file;
+                scope.spawn(move || {
+                    change(file, true, |text| {
+                        Ok(Some((format!("{}{number}\n", text.unwrap_or_default()), ())))
+                    })
+                    .unwrap()
+                });
+            }
+        });
+        let text = fs::read_to_string(&file).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    }
+
     #[test]
     fn new_files_are_private_and_others_stay_if_they_cannot_be_changed() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |file: &Path| fs::metadata(file).unwrap().permissions().mode() & 0o777;
         let file = folder.path().join("deep/er/a");
         let ours = |_: Option<&str>| Ok(Some(("ours".to_owned(), ())));
+        assert!(change::<()>(&file, true, |_| Ok(None)).unwrap().is_none());
+        assert!(!folder.path().join("deep").exists(), "nothing was to be written there");
         let made = change(&file, true, ours).unwrap().unwrap();
         assert_eq!((made.before, made.backup, mode(&file)), (None, None, 0o600));
         assert!(change::<()>(&file, true, |_| Ok(None)).unwrap().is_none());
@@ -157,7 +189,7 @@ mod tests {
         assert!(told.contains("it is not UTF-8"), "{told}");
         let told = change(folder.path(), true, ours).unwrap_err().to_string();
         assert!(told.contains("it is not a regular file"), "{told}");
-        let big = fs::File::create(folder.path().join("big")).unwrap();
+        let big = File::create(folder.path().join("big")).unwrap();
         big.set_len(LARGEST + 1).unwrap();
         assert!(read(&folder.path().join("big")).unwrap_err().to_string().contains("larger than 64 MiB"));
         let told = change(&file.join("x"), true, ours).unwrap_err().to_string();

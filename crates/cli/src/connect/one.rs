@@ -255,7 +255,7 @@ impl Job<'_> {
             }
         };
         let kept = match &before {
-            Some(text) => match replace::keep(&target.file) {
+            Some(text) => match replace::keep(&target.file, text.as_bytes()) {
                 Ok(backup) => Before::Kept { backup, sha256: digest(text.as_bytes()) },
                 Err(error) => {
                     fall_back(format!("`{}` cannot be backed up: {error}", target.file.display()));

@@ -120,6 +120,7 @@ impl Records {
         if let Some(folder) = file.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
+        let _lock = replace::lock_own(file)?;
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let before = replace::read(file)?;
@@ -230,6 +231,23 @@ mod tests {
         let home = Records::of(&BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]));
         assert_eq!(home.file.unwrap(), Path::new("/home/ada/.local/state/bridgehead/connected.json"));
         assert!(Records::of(&BTreeMap::new()).keep(&record("one", Before::Nothing)).is_err());
+    }
+
+    /// JOIN-2: of several records at once, none is lost.
+    #[test]
+    fn several_records_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().to_str().unwrap().to_owned();
+        let records = Records::of(&BTreeMap::from([("XDG_STATE_HOME".to_owned(), state)]));
+        let names: Vec<String> = (0..8).map(|number| number.to_string()).collect();
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| records.keep(&record(name, Before::Nothing)).unwrap());
+            }
+        });
+        let mut kept: Vec<String> = records.all().into_iter().map(|record| record.name).collect();
+        kept.sort();
+        assert_eq!(kept, names);
     }
 
     /// JOIN-2: servers that were turned off are remembered until they are on again.

@@ -85,10 +85,16 @@ impl Undo<'_> {
         record: Option<&Record>,
         outcome: &mut Outcome,
     ) -> Result<State, FileError> {
-        let Some(now) = file::read(&target.file)? else { return Ok(State::NotConnected) };
+        if file::read(&target.file)?.is_none() {
+            return Ok(State::NotConnected);
+        }
+        let lock = file::lock(&target.file)?;
+        let now = file::read(&target.file)?.unwrap_or_default();
         if let Some(state) = self.restore(target, &now, record, outcome)? {
             return Ok(state);
         }
+        // The change below has a lock of its own.
+        drop(lock);
         let edit = |text: Option<&str>| self.edit(client, target, format, record, text);
         let Some((after, ())) = edit(Some(&now))? else { return Ok(State::NotConnected) };
         if self.dry_run {

@@ -15,7 +15,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use bridgehead::config::{Config, ConfigError, Secret, load_text, user_file};
-use rustix::fs::{FlockOperation, flock};
 
 pub(crate) use self::entry::{EntryLaunch, EntryTransport, ServerEntry};
 pub(crate) use self::secrets::{has_secret, has_secret_argument, looks_secret};
@@ -437,17 +436,13 @@ fn renew_trust(path: &Path, before: Option<&[u8]>, after: &[u8], world: &World) 
 
 /// Locks the folder of a file, which is made if it is missing.
 fn lock(path: &Path) -> Result<File, ServersFileError> {
-    let failed = |error| ServersFileError::File { path: path.to_owned(), action: "locked", error };
-    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let folder = target.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-    let lock = File::open(folder).map_err(failed)?;
-    // On a file system without locks, a change by another program is still noticed when the file is replaced.
-    if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        output::talk(&format!("waiting for another bridgehead that edits `{}`", path.display()));
-        let _ = flock(&lock, FlockOperation::LockExclusive);
-    }
-    Ok(lock)
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.and_then(|()| replace::lock(path)).map_err(|error| ServersFileError::File {
+        path: path.to_owned(),
+        action: "locked",
+        error,
+    })
 }
 
 /// A name beside the configuration that no file has: `bridgehead.env` for `bridgehead.toml`.

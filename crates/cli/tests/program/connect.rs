@@ -48,6 +48,10 @@ impl Home {
     }
 
     async fn run_with(&self, arguments: &[&str], more: &[(&str, &str)]) -> Ran {
+        Ran::of(self.start(arguments, more)).await
+    }
+
+    fn start(&self, arguments: &[&str], more: &[(&str, &str)]) -> StdioClient {
         let home = self.place.path().to_str().unwrap();
         let config = format!("{home}/.config");
         let path = format!("{home}/bin:/usr/bin:/bin");
@@ -55,7 +59,7 @@ impl Home {
         variables.extend_from_slice(more);
         let folder = self.path("project");
         fs::create_dir_all(&folder).unwrap();
-        self.place.run_in(&folder, arguments, &variables).await
+        self.place.start_in(&folder, arguments, &variables)
     }
 
     /// Runs a command that must work, and returns what it told about the first client.
@@ -284,6 +288,28 @@ async fn entries_that_are_there() {
     }
     let ran = home.run(&["connect", "curser"]).await;
     assert!(ran.stderr.contains("did you mean `cursor`?"), "{ran:?}");
+}
+
+/// JOIN-2: of several `connect` at once, no entry and no record is lost.
+#[tokio::test]
+async fn several_at_once() {
+    let home = Home::new();
+    let names: Vec<String> = (0..4).map(|number| format!("gate{number}")).collect();
+    let all: Vec<StdioClient> = names
+        .iter()
+        .flat_map(|name| ["cursor", "windsurf"].map(|client| ["connect", client, "--name", name]))
+        .map(|arguments| home.start(&arguments, &[]))
+        .collect();
+    for child in all {
+        let ran = Ran::of(child).await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    for file in [".cursor/mcp.json", ".codeium/windsurf/mcp_config.json"] {
+        let now: Value = serde_json::from_str(&home.read(file)).unwrap();
+        let entries = now["mcpServers"].as_object().unwrap();
+        assert!(names.iter().all(|name| entries.contains_key(name)), "{now}");
+    }
+    assert_eq!(home.records()["connections"].as_array().unwrap().len(), 8, "{}", home.records());
 }
 
 /// JOIN-2: a broken file is named with line and column, and stays; the other clients are connected.
