@@ -6,9 +6,37 @@ use super::launch::Launch;
 use crate::clients::edit::{Format, Place, Shape};
 use crate::clients::{Client, Form, Http};
 
-/// The keys that connecting decides. Whatever else is in an entry belongs to the user and stays when it is connected again.
-pub(crate) const OWN_KEYS: [&str; 9] =
-    ["type", "command", "args", "url", "serverUrl", "httpUrl", "headers", "bearer_token_env_var", "tools"];
+/// The keys that connecting decides for a client. Whatever else is in an entry belongs to the user and stays when it is connected
+/// again.
+pub(crate) fn own_keys(client: &Client) -> Vec<&'static str> {
+    let mut keys = vec!["type", "command", "args", "url", "serverUrl", "httpUrl"];
+    match client.connect.http {
+        Http::Header(_) => keys.push("headers"),
+        Http::TokenVariable(key) => keys.push(key),
+        Http::WithoutToken | Http::No => {}
+    }
+    if client.id == "copilot" {
+        keys.push("tools");
+    }
+    keys
+}
+
+/// The keys of the user that cannot stay beside these members: Codex refuses its whole file if an entry with a command has a key
+/// for HTTP, or the other way round.
+pub(crate) fn refused_keys(client: &Client, members: &[(String, Shape)]) -> &'static [&'static str] {
+    match client.id {
+        "codex" if members.iter().any(|(key, _)| key == "url") => &["env", "env_vars", "cwd"],
+        "codex" => &[
+            "http_headers",
+            "env_http_headers",
+            "http_headers_helper",
+            "bearer_token",
+            "oauth",
+            "oauth_resource",
+        ],
+        _ => &[],
+    }
+}
 
 /// How files of this form are edited; `None` if they are not.
 pub(crate) const fn format(form: Form) -> Option<Format> {
@@ -277,6 +305,26 @@ mod tests {
             next,
             "mcpServers:\n  - name: \"gate\"\n    type: \"streamable-http\"\n    url: \"http://127.0.0.1:4848/mcp\"\n    requestOptions:\n      headers:\n        Authorization: \"Bearer ${{ secrets.K }}\"\n"
         );
+    }
+
+    /// JOIN-2: all that an entry has is decided by connecting, and a key that another client's entry has is its user's.
+    #[test]
+    fn keys_of_each_client() {
+        for client in CLIENTS.iter().filter(|client| super::super::can_change(client)) {
+            for launch in [stdio(), http(None), http(Some("K"))] {
+                if can(client, &launch) {
+                    let entry = entry(client, &launch).tree();
+                    let keys = entry.as_object().unwrap().keys();
+                    let others: Vec<&String> =
+                        keys.filter(|key| !own_keys(client).contains(&key.as_str())).collect();
+                    assert!(others.is_empty(), "{}: {others:?}", client.id);
+                }
+            }
+        }
+        let has = |client: &str, key: &str| own_keys(Client::named(client).unwrap()).contains(&key);
+        assert!(has("copilot", "tools") && !has("codex", "tools") && !has("cursor", "tools"));
+        assert!(has("cursor", "headers") && !has("zed", "headers") && !has("codex", "headers"));
+        assert!(has("codex", "bearer_token_env_var") && !has("cursor", "bearer_token_env_var"));
     }
 
     /// JOIN-2: an entry of the same name that is not ours is recognised.

@@ -85,7 +85,7 @@ fn state(job: &Job<'_>, client: &Client, target: &Target) -> String {
         return format!("another server is named `{}`", job.name);
     }
     let wanted = entry::entry(client, launch).tree();
-    let same = entry::OWN_KEYS.iter().all(|key| wanted.get(key) == there.get(key));
+    let same = entry::own_keys(client).into_iter().all(|key| wanted.get(key) == there.get(key));
     match same {
         true => "connected".to_owned(),
         false => "connected in another way".to_owned(),

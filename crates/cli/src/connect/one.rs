@@ -7,7 +7,7 @@ use bridgehead::config::ServerConfig;
 use serde_json::Value;
 
 use super::diff::diff;
-use super::entry::{self, OWN_KEYS, is_ours};
+use super::entry::{self, is_ours};
 use super::file::{self, Change, FileError};
 use super::launch::Launch;
 use super::moved;
@@ -50,8 +50,22 @@ pub(crate) struct Job<'j> {
 enum Step {
     /// The entry is new.
     Added(Added),
-    /// It was ours and said something else.
-    Updated,
+    /// It was ours and said something else. These keys of the user could not stay.
+    Updated(Vec<&'static str>),
+}
+
+impl Step {
+    /// What the user should know about it.
+    fn warning(&self, client: &Client) -> Option<String> {
+        match self {
+            Self::Updated(refused) if !refused.is_empty() => Some(format!(
+                "`{}` cannot stand beside the rest of the entry, or {} refuses its file; so it is taken out",
+                refused.join("`, `"),
+                client.title
+            )),
+            _ => None,
+        }
+    }
 }
 
 impl Job<'_> {
@@ -120,13 +134,13 @@ impl Job<'_> {
         launch: &Launch,
         outcome: &mut Outcome,
     ) -> Result<State, FileError> {
-        let shape = entry::entry(client, launch);
         let record = self.records.find(client.id, &target.file, self.name);
         let recorded = record.is_some();
-        let edit = |text: Option<&str>| self.edit(target, format, &shape, launch, recorded, text);
+        let edit = |text: Option<&str>| self.edit(client, target, format, launch, recorded, text);
         let before = file::read(&target.file)?;
         let Some((after, step)) = edit(before.as_deref())? else { return Ok(State::Unchanged) };
         if self.dry_run {
+            outcome.warnings.extend(step.warning(client));
             outcome.text = Some(diff(before.as_deref().unwrap_or_default(), &after));
             return Ok(State::Planned);
         }
@@ -141,9 +155,10 @@ impl Job<'_> {
         let kept = record.as_ref().is_some_and(|record| record.is_intact(before.as_deref()));
         let Some(change) = file::change(&target.file, !kept, edit)? else { return Ok(State::Unchanged) };
         outcome.how = Some(How::Edit);
+        outcome.warnings.extend(change.told.warning(client));
         let state = match change.told {
             Step::Added(_) => State::Connected,
-            Step::Updated => State::Updated,
+            Step::Updated(_) => State::Updated,
         };
         let record = self.record_of(client, target, change, record);
         outcome.backup = record.backup().map(Path::to_owned);
@@ -203,9 +218,9 @@ impl Job<'_> {
     /// The new text of the file; `None` if it needs none.
     fn edit(
         &self,
+        client: &Client,
         target: &Target,
         format: Format,
-        shape: &Shape,
         launch: &Launch,
         recorded: bool,
         text: Option<&str>,
@@ -214,8 +229,9 @@ impl Job<'_> {
         let broken = |error| FileError::Broken { file: target.file.clone(), error };
         let path = place::path(format, text, target.keys).map_err(broken)?;
         let place = Place { path, name: self.name };
+        let shape = entry::entry(client, launch);
         let Some(there) = edit::find(format, text, place).map_err(broken)? else {
-            let (after, added) = edit::insert(format, text, place, shape).map_err(broken)?;
+            let (after, added) = edit::insert(format, text, place, &shape).map_err(broken)?;
             return Ok(Some((after, Step::Added(added))));
         };
         let url = match launch {
@@ -229,8 +245,8 @@ impl Job<'_> {
                 self.name
             )));
         }
-        let after = update(format, text, place, &there, shape).map_err(broken)?;
-        Ok((after != text).then_some((after, Step::Updated)))
+        let (after, refused) = update(client, format, text, place, &there, &shape).map_err(broken)?;
+        Ok((after != text).then_some((after, Step::Updated(refused))))
     }
 
     /// Lets the client's own command add the entry. `None` if it has none, or it did not work.
@@ -316,7 +332,7 @@ impl Job<'_> {
                 (Before::Kept { backup, sha256: digest(text.as_bytes()) }, Some(added))
             }
             (Step::Added(added), None, Some(_)) => (Before::Unknown, Some(added)),
-            (Step::Updated, ..) => (Before::Unknown, old.as_ref().and_then(|record| record.added.clone())),
+            (Step::Updated(_), ..) => (Before::Unknown, old.as_ref().and_then(|record| record.added.clone())),
         };
         let record = Record {
             client: client.id.to_owned(),
@@ -379,18 +395,21 @@ impl Job<'_> {
     }
 }
 
-/// Makes an entry say what it should, and leaves the members that connecting does not decide.
+/// Makes an entry say what it should, and leaves the members that connecting does not decide. Returns those that could not stay.
 fn update(
+    client: &Client,
     format: Format,
     text: &str,
     place: Place<'_>,
     there: &Value,
     shape: &Shape,
-) -> Result<String, edit::EditError> {
-    let Shape::Table(members) = shape else { return Ok(text.to_owned()) };
+) -> Result<(String, Vec<&'static str>), edit::EditError> {
+    let Shape::Table(members) = shape else { return Ok((text.to_owned(), Vec::new())) };
     let path: Vec<&str> = place.path.iter().copied().chain([place.name]).collect();
     let mut text = text.to_owned();
-    for key in OWN_KEYS {
+    let refused = entry::refused_keys(client, members);
+    let refused: Vec<&str> = refused.iter().copied().filter(|key| there.get(key).is_some()).collect();
+    for key in entry::own_keys(client).into_iter().chain(refused.iter().copied()) {
         if there.get(key).is_some() && !members.iter().any(|(name, _)| name == key) {
             text = edit::remove(format, &text, Place { path: &path, name: key }, None)?;
         }
@@ -403,7 +422,7 @@ fn update(
             None => edit::insert(format, &text, place, value)?.0,
         };
     }
-    Ok(text)
+    Ok((text, refused))
 }
 
 pub(crate) fn now() -> String {

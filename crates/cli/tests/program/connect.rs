@@ -312,6 +312,45 @@ async fn several_at_once() {
     assert_eq!(home.records()["connections"].as_array().unwrap().len(), 8, "{}", home.records());
 }
 
+/// JOIN-2: connecting again keeps what the user added to the entry. Only what Codex refuses beside the rest is taken out, with a
+/// word about it.
+#[tokio::test]
+async fn what_users_add_to_an_entry() {
+    let home = Home::new();
+    let file = ".codex/config.toml";
+    assert_eq!(home.run(&["connect", "codex"]).await.code, Some(0));
+    let tools = "\n[mcp_servers.bridgehead.tools.echo]\napproval_mode = \"approve\"\n";
+    home.write(file, &format!("{}{tools}", home.read(file)));
+    let ran = home.run(&["connect", "codex", "--json"]).await;
+    assert_eq!(Home::first(&ran)["state"], "unchanged", "{ran:?}");
+    assert!(home.read(file).ends_with(tools), "{}", home.read(file));
+
+    let more = "\n[mcp_servers.bridgehead.env]\nA = \"b\"\n";
+    home.write(file, &format!("{}{more}", home.read(file)));
+    let http = ["connect", "codex", "--http=http://127.0.0.1:9/mcp", "--json"];
+    let planned = home.run(&[&http[..], &["--dry-run"]].concat()).await;
+    let ran = home.run(&http).await;
+    for ran in [&planned, &ran] {
+        let told = Home::first(ran);
+        assert!(told["warnings"][0].as_str().unwrap().contains("`env` cannot stand beside"), "{told}");
+    }
+    let now = home.read(file);
+    assert!(now.contains("url = ") && now.contains(tools), "{now}");
+    assert!(!now.contains("command = ") && !now.contains("bridgehead.env"), "{now}");
+    let kept = home.names(".codex").into_iter().find(|name| name.contains(".bridgehead-")).unwrap();
+    assert!(home.read(&format!(".codex/{kept}")).contains(more), "{kept}");
+
+    let headers = "url = \"http://127.0.0.1:9/mcp\"\nhttp_headers = { X = \"y\" }\n";
+    home.write(file, &now.replace("url = \"http://127.0.0.1:9/mcp\"\n", headers));
+    let ran = home.run(&["connect", "codex"]).await;
+    assert!(ran.stderr.contains("Codex: `http_headers` cannot stand beside"), "{ran:?}");
+    let now = home.read(file);
+    assert!(now.contains("command = ") && now.contains(tools), "{now}");
+    assert!(!now.contains("url = ") && !now.contains("http_headers"), "{now}");
+    let ran = home.run(&["connect", "codex", "--json"]).await;
+    assert_eq!(Home::first(&ran)["warnings"], json!([]), "{ran:?}");
+}
+
 /// JOIN-2: a broken file is named with line and column, and stays; the other clients are connected.
 #[tokio::test]
 async fn a_broken_file_is_skipped() {
