@@ -236,6 +236,24 @@ fn a_table_is_removed_with_all_its_parts() {
     left("[mcp_servers.x]\n", "[mcp_servers.x]\n");
 }
 
+/// JOIN-2: what was written behind the entry stays, on lines of its own.
+#[test]
+fn toml_that_grew_since() {
+    #[track_caller]
+    fn left(before: &str, more: &str) {
+        let (edited, added) = insert(Format::Toml, before, CODEX, &entry()).unwrap();
+        let grown = format!("{edited}{more}");
+        assert_eq!(remove(Format::Toml, &grown, CODEX, Some(&added)).unwrap(), format!("{before}{more}"));
+    }
+    left("a = 1", "\n[b]\nc = 2\n");
+    left("a = 1", "\n# mine\n");
+    left("a = 1", "\n\n[b]");
+    left("a = 1\r\nb = 2", "\r\n[c]\r\n");
+    left("a = 1\n", "[b]\n");
+    left("a = 1\r\n", "\r\n[b]\r\n");
+    left("", "[b]\n");
+}
+
 #[test]
 fn members_are_added_to_an_entry() {
     let toml = |text: &str, value: &Shape| {

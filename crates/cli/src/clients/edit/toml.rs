@@ -266,8 +266,12 @@ fn without_lines(text: &str, lines: &[Range<usize>], added: Option<&Added>) -> S
             None if before.ends_with(&line.repeat(2)) => line,
             None => "",
         };
-        if before.ends_with(blank) {
-            first.start -= blank.len();
+        if let Some(before) = before.strip_suffix(blank) {
+            first.start = before.len();
+            // What follows begins a line, and the line before it may have no other end.
+            if first.end < text.len() && !before.ends_with('\n') {
+                first.start += blank.find('\n').map_or(0, |end| end + 1);
+            }
         }
     }
     splice(text, &splices)
