@@ -157,7 +157,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// The file that a path means after all links. It need not exist yet, and neither need the last link's target.
-fn target(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn target(path: &Path) -> io::Result<PathBuf> {
     /// As many links as Linux itself follows.
     const LINKS: usize = 40;
     let mut path = std::path::absolute(path)?;

@@ -12,6 +12,7 @@ use super::place::{self, Target, surroundings};
 use super::record::{Before, How, Record, Records};
 use crate::clients::edit::{self, Format, Place};
 use crate::clients::{By, Client, Scope};
+use crate::replace;
 use crate::world::World;
 
 /// What to take back.
@@ -134,7 +135,8 @@ impl Undo<'_> {
                 return Ok(Some(State::Planned));
             }
             None => {
-                let removed = fs::remove_file(&target.file);
+                // A link to it was there before.
+                let removed = replace::target(&target.file).and_then(fs::remove_file);
                 removed.map_err(|error| {
                     FileError::Refused(format!("`{}` cannot be removed: {error}", target.file.display()))
                 })?;

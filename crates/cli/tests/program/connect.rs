@@ -398,6 +398,15 @@ async fn files_that_resist() {
     assert!(home.path(".cursor/mcp.json").is_symlink());
     assert_eq!(home.read("dots/mcp.json"), before);
 
+    // The file that a link means need not be there.
+    fs::remove_file(home.path("dots/mcp.json")).unwrap();
+    assert_eq!(home.run(&["connect", "cursor"]).await.code, Some(0));
+    assert!(home.read("dots/mcp.json").contains("bridgehead"));
+    let ran = home.run(&["disconnect", "cursor", "--json"]).await;
+    assert_eq!(Home::first(&ran)["state"], "restored", "{ran:?}");
+    assert!(home.path(".cursor/mcp.json").is_symlink() && home.names("dots").is_empty(), "{ran:?}");
+    home.write("dots/mcp.json", before);
+
     fs::set_permissions(home.path("dots/mcp.json"), Permissions::from_mode(0o444)).unwrap();
     let ran = home.run(&["connect", "cursor"]).await;
     assert!(ran.code == Some(1) && ran.stderr.contains("is read-only"), "{ran:?}");
