@@ -108,6 +108,15 @@ pub(crate) fn wrong(reason: &str) -> Exit {
     Exit::Usage
 }
 
+/// Reports why a command did nothing, for programs too.
+pub(crate) fn failed(reason: &str, exit: Exit, as_json: bool) -> Exit {
+    talk(&format!("error: {reason}"));
+    match as_json {
+        true => json_data(&json!({"ok": false, "error": reason}), exit),
+        false => exit,
+    }
+}
+
 /// Asks for a line on stderr; the answer is typed behind it.
 pub(crate) fn prompt(text: &str) {
     let mut out = io::stderr().lock();

@@ -173,7 +173,7 @@ impl Run for Disconnect {
 }
 
 fn run(connect: &Connect, world: &World) -> Exit {
-    let clients = match named(&connect.clients) {
+    let clients = match named(&connect.clients, connect.json) {
         Ok(clients) => clients,
         Err(exit) => return exit,
     };
@@ -184,8 +184,8 @@ fn run(connect: &Connect, world: &World) -> Exit {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
-            output::talk(&format!("error: the path of this program cannot be found: {error}"));
-            return Exit::Failure;
+            let reason = format!("the path of this program cannot be found: {error}");
+            return output::failed(&reason, Exit::Failure, connect.json);
         }
     };
     let start = launch::start(&program, &world.variables);
@@ -222,10 +222,8 @@ fn run(connect: &Connect, world: &World) -> Exit {
         (false, _) => clients,
     };
     if clients.is_empty() {
-        output::talk(
-            "error: no client is found here; name one, for example `bridgehead connect claude-code`",
-        );
-        return Exit::Failure;
+        let reason = "no client is found here; name one, for example `bridgehead connect claude-code`";
+        return output::failed(reason, Exit::Failure, connect.json);
     }
     let outcomes: Vec<Outcome> = clients.into_iter().map(|client| job.connect(client)).collect();
     let starts_program = matches!(wanted, Launch::Stdio { .. });
@@ -235,7 +233,7 @@ fn run(connect: &Connect, world: &World) -> Exit {
 }
 
 fn disconnect(disconnect: &Disconnect, world: &World) -> Exit {
-    let clients = match named(&disconnect.clients) {
+    let clients = match named(&disconnect.clients, disconnect.json) {
         Ok(clients) => clients,
         Err(exit) => return exit,
     };
@@ -271,15 +269,15 @@ fn can_change(client: &Client) -> bool {
 }
 
 /// The clients of these names, each once.
-fn named(names: &[String]) -> Result<Vec<&'static Client>, Exit> {
+fn named(names: &[String], as_json: bool) -> Result<Vec<&'static Client>, Exit> {
     let mut found: Vec<&'static Client> = Vec::new();
     for name in names {
         let Some(client) = Client::named(name) else {
             let known: Vec<&str> = CLIENTS.iter().map(|client| client.id).collect();
             let all = format!("the clients are {}", known.join(", "));
             let hint = meant(name, known, &all);
-            output::talk(&format!("error: there is no client `{name}`; {hint}"));
-            return Err(Exit::Usage);
+            let reason = format!("there is no client `{name}`; {hint}");
+            return Err(output::failed(&reason, Exit::Usage, as_json));
         };
         if !found.contains(&client) {
             found.push(client);
@@ -330,18 +328,17 @@ fn http(connect: &Connect, world: &World) -> Result<Option<Launch>, Exit> {
             return Ok(Some(Launch::Http { url: url.to_owned(), token: connect.key_variable.clone() }));
         }
         (Some(url), _) => {
-            output::talk(&format!("error: `{url}` is not an address; write http:// or https:// before it"));
-            return Err(Exit::Usage);
+            let reason = format!("`{url}` is not an address; write http:// or https:// before it");
+            return Err(output::failed(&reason, Exit::Usage, connect.json));
         }
     };
     let config = world
         .without_secrets(connect.chosen.config.as_deref())
         .map_err(|error| output::configuration_error(&error, connect.json))?;
     let Some(url) = config.auth.public_url.clone().or(known).or_else(|| address(config.http.listen)) else {
-        output::talk(
-            "error: the gateway chooses its port at each start; set `listen` under [http], or use --http=URL",
-        );
-        return Err(Exit::Configuration);
+        let reason =
+            "the gateway chooses its port at each start; set `listen` under [http], or use --http=URL";
+        return Err(output::failed(reason, Exit::Configuration, connect.json));
     };
     let has_keys = !config.auth.keys.is_empty() || !config.auth.keys_in_file.is_empty();
     let token = match &config.http.token {

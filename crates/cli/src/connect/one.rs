@@ -84,10 +84,7 @@ impl Job<'_> {
             return outcome.failed("this product has ended; `bridgehead import` still reads its servers");
         }
         let Some(target) = place::target(client, self.scope, surroundings(self.world)) else {
-            return outcome.failed(match self.scope {
-                Scope::User => "its file cannot be found, because HOME is not set",
-                Scope::Project => "it has no file for a project; leave --project out",
-            });
+            return outcome.failed(place::missing(self.scope));
         };
         outcome.file = Some(target.file.clone());
         for managed in place::managed(client, surroundings(self.world)) {

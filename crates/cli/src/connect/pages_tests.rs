@@ -58,7 +58,7 @@ fn page(client: &Client) -> String {
             "sh",
             &format!("bridgehead import --from {id}"),
         );
-        write!(page, "\nIt keeps them in {}.\n", files(client.user)).unwrap();
+        write!(page, "\nIt keeps them in {}.\n", files(client.user.iter())).unwrap();
         return page;
     }
     let run = "not run: it would run the client's own program, if that is installed";
@@ -89,7 +89,7 @@ fn page(client: &Client) -> String {
     };
     page += "\nThe entry looks like this, with the path of your own program:\n";
     block(&mut page, "", language(client), &snippet(client, NAME, &launch));
-    let mut notes = vec![format!("**Its file** is {}.", files(client.user))];
+    let mut notes = vec![format!("**Its file** is {}.", files(current(client)))];
     if let Some(file) = client.project.first() {
         notes.push(format!(
             "**For one project**, `bridgehead connect {id} --project` uses `{}` in the current folder instead.",
@@ -153,8 +153,15 @@ fn page(client: &Client) -> String {
     page
 }
 
-fn files(files: &[File]) -> String {
-    let mut all: Vec<String> = files.iter().map(place).collect();
+/// The files that `connect` may write. The others are only imported.
+fn current(client: &Client) -> impl Iterator<Item = &File> {
+    let keys = |file: &File| file.keys.unwrap_or(client.keys).first().copied();
+    let first = client.user.first().and_then(keys);
+    client.user.iter().filter(move |file| keys(file) == first)
+}
+
+fn files<'f>(files: impl Iterator<Item = &'f File>) -> String {
+    let mut all: Vec<String> = files.map(place).collect();
     all.dedup();
     match all.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{}; else {last}", rest.join("; else ")),

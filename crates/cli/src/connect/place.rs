@@ -35,6 +35,14 @@ pub(crate) fn target(client: &Client, scope: Scope, surroundings: Surroundings<'
     Some(Target { file: found.path.clone(), keys: found.keys })
 }
 
+/// Why a client has no such file.
+pub(crate) const fn missing(scope: Scope) -> &'static str {
+    match scope {
+        Scope::User => "its file cannot be found, because HOME is not set",
+        Scope::Project => "it has no file for a project; leave --project out",
+    }
+}
+
 /// The keys that lead to the servers in this text: those that it has, else the whole file if it may be the map and has members,
 /// else the usual ones.
 pub(crate) fn path(format: Format, text: &str, keys: Keys) -> Result<&'static [&'static str], EditError> {

@@ -51,9 +51,10 @@ impl Undo<'_> {
 
     fn take_back(&self, client: &'static Client, recorded: Option<&Record>) -> Outcome {
         let mut outcome = Outcome::new(client, self.name);
-        let (Some(target), Some(format)) =
-            (place::target(client, self.scope, surroundings(self.world)), entry::format(client.form))
-        else {
+        let Some(target) = place::target(client, self.scope, surroundings(self.world)) else {
+            return outcome.failed(place::missing(self.scope));
+        };
+        let Some(format) = entry::format(client.form) else {
             return outcome.failed("Bridgehead does not change its file; take the entry out by hand");
         };
         let file = recorded.map_or(target.file, |record| record.file.clone());

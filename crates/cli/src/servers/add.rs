@@ -86,11 +86,7 @@ impl Run for Add {
         let (mut entry, warnings) = match words.entry(scope, world) {
             Ok(read) => read,
             Err(message) => {
-                output::talk(&format!("error: {message}"));
-                return match self.json {
-                    true => output::json_data(&json!({"ok": false, "error": message}), Exit::Usage),
-                    false => Exit::Usage,
-                };
+                return output::failed(&message, Exit::Usage, self.json);
             }
         };
         entry.disabled = self.disabled.then(String::new);

@@ -134,11 +134,7 @@ impl ServersFileError {
     }
 
     fn tell_as(&self, exit: Exit, as_json: bool) -> Exit {
-        output::talk(&format!("error: {self}"));
-        match as_json {
-            true => output::json_data(&serde_json::json!({"ok": false, "error": self.to_string()}), exit),
-            false => exit,
-        }
+        output::failed(&self.to_string(), exit, as_json)
     }
 }
 

@@ -187,11 +187,7 @@ impl TrustFile {
     }
 
     fn failed(&self, message: &str, exit: Exit) -> Exit {
-        output::talk(&format!("error: {message}"));
-        match self.json {
-            true => output::json_data(&json!({"ok": false, "error": message}), exit),
-            false => exit,
-        }
+        output::failed(message, exit, self.json)
     }
 }
 

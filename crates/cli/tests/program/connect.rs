@@ -286,8 +286,13 @@ async fn entries_that_are_there() {
     for wrong in [&["connect", "cursor", "--name", "a b"][..], &["connect", "notepad"], &["disconnect"]] {
         assert_eq!(home.run(wrong).await.code, Some(2), "{wrong:?}");
     }
-    let ran = home.run(&["connect", "curser"]).await;
-    assert!(ran.stderr.contains("did you mean `cursor`?"), "{ran:?}");
+    for verb in ["connect", "disconnect"] {
+        let ran = home.run(&[verb, "curser"]).await;
+        assert!(ran.stderr.contains("did you mean `cursor`?") && ran.stdout.is_empty(), "{ran:?}");
+        let ran = home.run(&[verb, "curser", "--json"]).await;
+        assert_eq!((ran.code, &ran.json()["ok"]), (Some(2), &json!(false)), "{ran:?}");
+        assert!(ran.json()["error"].as_str().unwrap().contains("there is no client `curser`"), "{ran:?}");
+    }
 }
 
 /// JOIN-2: of several `connect` at once, no entry and no record is lost.
@@ -653,8 +658,12 @@ async fn in_a_project() {
     assert!(home.path("project/.cursor/mcp.json").exists(), "it is not the user's");
     assert_eq!(home.run(&["disconnect", "cursor", "--project"]).await.code, Some(0));
     assert!(!home.path("project/.cursor/mcp.json").exists());
-    let ran = home.run(&["connect", "claude-desktop", "--project"]).await;
-    assert!(ran.code == Some(1) && ran.stderr.contains("no file for a project"), "{ran:?}");
+    for verb in ["connect", "disconnect"] {
+        let ran = home.run(&[verb, "claude-desktop", "--project"]).await;
+        assert!(ran.code == Some(1) && ran.stderr.contains("no file for a project"), "{ran:?}");
+        let ran = home.run_with(&[verb, "cursor"], &[("HOME", "")]).await;
+        assert!(ran.code == Some(1) && ran.stderr.contains("because HOME is not set"), "{ran:?}");
+    }
 
     home.write("project/.mcp.json", "{\"mcpServers\": {}}");
     let ran = home.run(&["connect", "claude-code", "--project"]).await;
