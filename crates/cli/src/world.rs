@@ -202,11 +202,9 @@ impl World {
     /// What another text of a file would change. It runs nothing and reads no secrets.
     fn changes(&self, path: &Path, before: &[u8], after: &[u8]) -> Vec<String> {
         let environment = self.environment.clone().without_secrets();
-        let read = |text: &[u8]| load_text(path, text.to_vec(), &environment, &self.folder);
-        match (read(before), read(after)) {
-            (Ok(before), Ok(after)) => trust::changes(&before, &after),
-            (Err(_), _) => vec!["what it changes is not known".to_owned()],
-            (_, Err(error)) => vec![format!("it cannot be used: {}", words(&error))],
+        match load_text(path, after.to_vec(), &environment, &self.folder) {
+            Ok(config) => trust::changes(before, after, &config.source),
+            Err(error) => vec![format!("it cannot be used: {}", words(&error))],
         }
     }
 
@@ -237,7 +235,7 @@ impl World {
         let environment = self.environment.clone().without_secrets();
         let config = load_text(&found.path, text.to_vec(), &environment, &self.folder)?;
         output::talk(&format!("`{}` lies in the current folder. It would run:", found.path.display()));
-        what_runs(&config).iter().for_each(|line| output::talk(&format!("  {line}")));
+        what_runs(text, &config.source).iter().for_each(|line| output::talk(&format!("  {line}")));
         let Some(agreed) =
             self.agree("Use it? The answer is kept for as long as the file does not change. [y/N]")
         else {

@@ -11,7 +11,7 @@ mod read;
 mod report;
 #[cfg(test)]
 mod tests;
-mod tree;
+pub(crate) mod tree;
 mod variables;
 
 use std::io::{self, BufRead};

@@ -21,14 +21,14 @@ pub(crate) struct Place {
 
 /// A value and where it stands.
 #[derive(Clone)]
-pub(super) struct Node {
-    pub(super) at: Place,
-    pub(super) value: Value,
+pub(crate) struct Node {
+    pub(crate) at: Place,
+    pub(crate) value: Value,
 }
 
 /// A value of any of the formats.
 #[derive(Clone)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Null,
     Flag(bool),
     /// A number or a date, as it is written.
@@ -41,11 +41,11 @@ pub(super) enum Value {
 
 /// One entry of a map.
 #[derive(Clone)]
-pub(super) struct Member {
-    pub(super) key: String,
+pub(crate) struct Member {
+    pub(crate) key: String,
     /// Where the key stands.
-    pub(super) at: Place,
-    pub(super) node: Node,
+    pub(crate) at: Place,
+    pub(crate) node: Node,
 }
 
 /// Why a file cannot be read.
@@ -57,7 +57,7 @@ pub(crate) struct Broken {
 
 impl Node {
     /// The entries, if it is a map.
-    pub(super) fn map(&self) -> Option<&[Member]> {
+    pub(crate) fn map(&self) -> Option<&[Member]> {
         match &self.value {
             Value::Map(members) => Some(members),
             _ => None,
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// The items, if it is a list.
-    pub(super) fn list(&self) -> Option<&[Self]> {
+    pub(crate) fn list(&self) -> Option<&[Self]> {
         match &self.value {
             Value::List(items) => Some(items),
             _ => None,
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// The text, if it is one.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// The text of a value that is neither a list nor a map.
-    pub(super) fn scalar(&self) -> Option<String> {
+    pub(crate) fn scalar(&self) -> Option<String> {
         match &self.value {
             Value::Text(text) | Value::Number(text) => Some(text.clone()),
             Value::Flag(flag) => Some(flag.to_string()),
@@ -90,7 +90,7 @@ impl Node {
     }
 
     /// The flag, if it is one.
-    pub(super) const fn flag(&self) -> Option<bool> {
+    pub(crate) const fn flag(&self) -> Option<bool> {
         match &self.value {
             Value::Flag(flag) => Some(*flag),
             _ => None,
@@ -98,22 +98,22 @@ impl Node {
     }
 
     /// The value under a key of a map. The last one counts, as for most clients.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.map()?.iter().rev().find(|member| member.key == key).map(|member| &member.node)
     }
 
     /// The value at the end of a path of keys.
-    pub(super) fn find(&self, path: &[&str]) -> Option<&Self> {
+    pub(crate) fn find(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
     /// Whether it says nothing.
-    pub(super) const fn is_null(&self) -> bool {
+    pub(crate) const fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
 
     /// What it is, for messages.
-    pub(super) const fn describe(&self) -> &'static str {
+    pub(crate) const fn describe(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
             Value::Flag(_) => "a flag",
@@ -126,7 +126,7 @@ impl Node {
 }
 
 /// Reads the content of a file.
-pub(super) fn parse(content: &[u8], form: Form) -> Result<Node, Broken> {
+pub(crate) fn parse(content: &[u8], form: Form) -> Result<Node, Broken> {
     let text = std::str::from_utf8(content).map_err(|error| {
         let before = String::from_utf8_lossy(&content[..error.valid_up_to()]).into_owned();
         let message = "the file is not text in UTF-8".to_owned();

@@ -87,7 +87,7 @@ impl TrustFile {
             return self.agreed(&file, &text, "may be used already", None);
         }
         output::talk(&format!("`{}` would run:", file.display()));
-        what_runs(&config).iter().for_each(|line| output::talk(&format!("  {line}")));
+        what_runs(&text, &config.source).iter().for_each(|line| output::talk(&format!("  {line}")));
         match self
             .yes
             .then_some(true)

@@ -167,7 +167,7 @@ async fn a_person_is_asked_once_for_each_content() {
         return;
     }
     let shown = on_a_terminal(&place, folder, "n\n").await;
-    assert!(shown.contains("theirs: /bin/sh -c touch") && shown.contains("[y/N]"), "{shown}");
+    assert!(shown.contains("theirs: /bin/sh -c \"touch") && shown.contains("[y/N]"), "{shown}");
     assert!(shown.contains("you refused it") && !ran.exists(), "{shown}");
     let again = on_a_terminal(&place, folder, "y\n").await;
     assert!(!again.contains("[y/N]") && !ran.exists(), "the answer was kept: {again}");

@@ -91,6 +91,37 @@ async fn agreed_content_is_used() {
     said(&place.run(&["trust", "--list"]).await, 0, &["not been asked"]);
 }
 
+/// JOIN-6: whoever agrees has seen all of the text: what is redacted and cut elsewhere, variables of the programs, and a command
+/// that cannot start as long as a variable is not set. Values of variables are not shown.
+#[tokio::test]
+async fn nothing_is_hidden() {
+    let place = Place::new();
+    let (folder, file) = project(&place);
+    std::fs::remove_file(file).unwrap();
+    let long = "x".repeat(500);
+    let servers = json!({"mcpServers": {
+        "unset": {"command": "sh", "args": ["-c", "touch ran # ${EDITOR_X}"]},
+        "set": {"command": "sh", "args": ["${MY_PASS}", "password=\"$(touch ran)\""], "cwd": "sub"},
+        "long": {"command": "sh", "args": [long], "env": {"LD_PRELOAD": "./evil.so"}},
+        "far": {"url": "https://h.example/mcp?token=hunter2"},
+    }});
+    std::fs::write(folder.join(".mcp.json"), servers.to_string()).unwrap();
+    let ran = place.run_in(&folder, &["trust"], &[("MY_PASS", "from-the-environment")]).await;
+    said(
+        &ran,
+        2,
+        &[
+            "unset: sh -c \"touch ran # ${EDITOR_X}\"",
+            "set: sh ${MY_PASS} \"password=\\\"$(touch ran)\\\"\"",
+            "cwd: \"sub\"",
+            &format!("long: sh {long}"),
+            "env: {LD_PRELOAD: \"./evil.so\"}",
+            "far: \"https://h.example/mcp?token=hunter2\"",
+        ],
+    );
+    assert!(!ran.stderr.contains("from-the-environment"), "{ran:?}");
+}
+
 /// JOIN-6: what cannot be agreed to is named; the user's own configuration needs no agreement.
 #[tokio::test]
 async fn what_needs_no_agreement() {
@@ -131,6 +162,9 @@ async fn a_running_gateway_follows_what_was_agreed_to() {
     until(|| gateway.stderr().contains("bridgehead trust").then_some(())).await;
     assert!(!gateway.stderr().contains("hunter2"));
     said(&place.run(&["status"]).await, 0, &["NOT reloaded", "bridgehead trust"]);
+
+    std::fs::write(&file, format!("{}[http]\nlisten = '127.0.0.1:0'\n", server("theirs"))).unwrap();
+    status(&place, |gateway| gateway["reload"]["message"].as_str().unwrap().contains("(+ [http])")).await;
 
     std::fs::write(&file, format!("{}{}", server("theirs"), server("second"))).unwrap();
     status(&place, |gateway| gateway["reload"]["message"].as_str().unwrap().contains("+ second")).await;
