@@ -149,9 +149,10 @@ impl Planner<'_> {
                     row.outcome = Outcome::Merged(first.client.title);
                     // One client that uses it is enough.
                     if server.entry.disabled.is_none() && known.found.disabled.is_some() {
-                        known.entry.disabled = None;
                         known.found.disabled = None;
-                        first.disabled = None;
+                        known.entry.disabled = None;
+                        known.entry.disabled = refusal(&name, &known.entry, file.path(), self.world);
+                        first.disabled.clone_from(&known.entry.disabled);
                     }
                     let filters =
                         |entry: &ServerEntry| (entry.tools_allowed.clone(), entry.tools_denied.clone());

@@ -209,6 +209,35 @@ fn what_the_gateway_refuses() {
     assert!(load(Some(&place.own()), &place.world().environment, &place.project()).is_ok());
 }
 
+/// JOIN-1: an entry that is off in one client, on in another and refused by the gateway stops no other: it is added turned off,
+/// with the gateway's reason.
+#[test]
+fn a_refused_server_that_one_client_turned_off() {
+    for (turned_off, on, reason) in [
+        (r#""url": "https://u:p@h.example/mcp""#, r#""serverUrl": "https://u:p@h.example/mcp""#, "`url`"),
+        (
+            r#""command": "c", "env": {"K=V": "1"}"#,
+            r#""command": "c", "env": {"K=V": "1"}"#,
+            "a name in `env`",
+        ),
+    ] {
+        let place = Place::new();
+        place.write(
+            Path::new(CURSOR),
+            &format!(
+                r#"{{"mcpServers": {{"good": {{"command": "g"}}, "x": {{{turned_off}, "disabled": true}}}}}}"#
+            ),
+        );
+        place.write(Path::new(WINDSURF), &server("x", on));
+        assert_eq!(place.added(&[]), ["good", "!x"], "{on}");
+        assert_eq!(place.import(&[]), Exit::Success, "{on}");
+        let own = place.text(&place.own());
+        let off = own.lines().find(|line| line.starts_with("disabled = true # ")).unwrap_or_default();
+        assert!(off.contains(reason) && !off.contains("turned off in"), "{own}");
+        assert!(load(Some(&place.own()), &place.world().environment, &place.project()).is_ok(), "{own}");
+    }
+}
+
 /// JOIN-1: on a terminal the user decides where secrets go and whether to go on. Without an answer nothing is written.
 #[test]
 fn questions() {
