@@ -264,7 +264,13 @@ impl<'d> Draft<'d> {
             Some(node) => node.list().map_or_else(|| vec![node], |items| items.iter().collect()),
             None => Vec::new(),
         };
-        words.extend(self.take(&["args", "arguments"]).and_then(Node::list).unwrap_or_default());
+        match self.take(&["args", "arguments"]) {
+            Some(node) if node.list().is_none() => {
+                self.turn_off(&format!("its arguments must be a list, found {}", node.describe()));
+                words.push(node);
+            }
+            list => words.extend(list.and_then(Node::list).unwrap_or_default()),
+        }
         let words: Option<Vec<String>> = words.into_iter().map(Node::scalar).collect();
         let Some(words) = words else { return Err("its command and arguments must be texts".to_owned()) };
         let mut words = words.into_iter();
@@ -432,10 +438,12 @@ impl<'d> Draft<'d> {
                 || SIGN_IN.contains(&key)
                 || helper == Some(key)
                 // What belongs to the other kind of server has no meaning here.
-                || ["url", "serverUrl", "httpUrl", "uri", "headers", "command", "cmd", "args", "env", "environment", "envs", "cwd", "path"].contains(&key)
+                || ["headers", "args", "env", "environment", "envs", "cwd", "path"].contains(&key)
         };
+        let says_something = |node: &Node| !node.is_null() && node.text() != Some("");
+        let members = self.members.iter().filter(|member| says_something(&member.node));
         let mut unknown: Vec<&str> =
-            self.members.iter().map(|member| member.key.as_str()).filter(|key| !known(key)).collect();
+            members.map(|member| member.key.as_str()).filter(|key| !known(key)).collect();
         unknown.sort_unstable();
         unknown.dedup();
         if !unknown.is_empty() {

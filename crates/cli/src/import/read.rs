@@ -158,6 +158,11 @@ pub(super) fn read(source: &Source, surroundings: Surroundings<'_>) -> Result<Co
     let path = &source.file.path;
     let content = content(path).map_err(Unreadable::Io)?;
     let root = tree::parse(&content, Form::of(path)).map_err(Unreadable::Broken)?;
+    if root.map().is_none() && !root.is_null() {
+        let message = format!("it must hold a map, found {}", root.describe());
+        return Err(Unreadable::Broken(Broken { at: root.at, message }));
+    }
+    source.file.keys.iter().try_for_each(|keys| once(&root, keys))?;
     let home = surroundings.variables.get("HOME").map(Path::new).filter(|home| home.is_absolute());
     let inputs = inputs(&root);
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -198,6 +203,21 @@ fn content(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is too large for a configuration"));
     }
     fs::read(path)
+}
+
+/// Checks that each of these keys is written once. Which one counts if a key is there twice depends on the client.
+fn once(root: &Node, keys: &[&str]) -> Result<(), Unreadable> {
+    let mut node = root;
+    for key in keys {
+        let mut members = node.map().unwrap_or_default().iter().filter(|member| member.key == *key);
+        let Some(first) = members.next() else { return Ok(()) };
+        if let Some(Member { at, .. }) = members.next() {
+            let message = format!("`{key}` is written twice, first in line {}; keep one", first.at.line);
+            return Err(Unreadable::Broken(Broken { at: *at, message }));
+        }
+        node = &first.node;
+    }
+    Ok(())
 }
 
 /// The map of servers, at the first of these places that holds something.
@@ -267,6 +287,7 @@ fn local(
     reader: Reader<'_>,
     all: &mut Content,
 ) -> Result<(), Unreadable> {
+    once(root, &["projects"])?;
     let projects = root.get("projects").and_then(Node::map).unwrap_or_default();
     let mut here = Vec::new();
     for project in projects {
@@ -275,7 +296,10 @@ fn local(
         };
         let folder = PathBuf::from(&project.key);
         match folder.is_absolute() && current.starts_with(&folder) {
-            true => here.push((folder, map)),
+            true => {
+                once(&project.node, &["mcpServers"])?;
+                here.push((folder, map));
+            }
             false => all.elsewhere += map.map().map_or(0, <[Member]>::len),
         }
     }

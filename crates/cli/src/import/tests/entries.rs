@@ -69,10 +69,17 @@ fn kinds() {
         "cursor",
         &format!(r#"{{"type": "http", {url}, "command": "c"}}"#),
         &format!("type = \"http\"; {plain}"),
-        &[],
+        &["left out: `command`"],
     );
-    check("cursor", &format!(r#"{{"type": "stdio", {url}, "command": "c"}}"#), "command = \"c\"; ", &[]);
-    check("cursor", &format!(r#"{{{url}, "command": "c"}}"#), "command = \"c\"; ", &[]);
+    let left_out = "left out: `url`";
+    check(
+        "cursor",
+        &format!(r#"{{"type": "stdio", {url}, "command": "c"}}"#),
+        "command = \"c\"; ",
+        &[left_out],
+    );
+    check("cursor", &format!(r#"{{{url}, "command": "c"}}"#), "command = \"c\"; ", &[left_out]);
+    check("cursor", r#"{"url": "", "command": "c"}"#, "command = \"c\"; ", &[]);
     check("cursor", r#"{"type": "http", "command": "c"}"#, "command = \"c\"; ", &[]);
     let unknown = "its kind `grpc` is unknown, so the gateway finds out the transport";
     check("cursor", &format!(r#"{{"type": "grpc", {url}}}"#), plain, &[unknown]);
@@ -82,6 +89,16 @@ fn kinds() {
     let pipe = "its address is a named pipe of Windows";
     let off = format!("url = \"pipe:///x\"; disabled = true # {pipe}; ");
     check("vscode", r#"{"url": "pipe:///x"}"#, &off, &[pipe]);
+}
+
+/// JOIN-1: arguments that are no list are kept in sight, and the server is turned off.
+#[test]
+fn arguments_that_are_no_list() {
+    let reason = "its arguments must be a list, found a text";
+    let off = format!("command = \"c\"; args = [\"a b\"]; disabled = true # {reason}; ");
+    check("cursor", r#"{"command": "c", "args": "a b"}"#, &off, &[reason]);
+    check("cursor", r#"{"command": "c", "args": null}"#, "command = \"c\"; ", &[]);
+    check("cursor", r#"{"command": "c", "args": {}}"#, "", &["its command and arguments must be texts"]);
 }
 
 /// JOIN-1: headers of the gateway's own are left out and named; a token stands where its client has it.

@@ -8,7 +8,7 @@ use clap::Parser;
 
 use super::super::plan::Outcome;
 use super::super::read;
-use super::{CURSOR, Line, Place, WINDSURF, import, mode, server, surroundings};
+use super::{CLAUDE, CURSOR, Line, Place, WINDSURF, import, mode, server, surroundings};
 
 use crate::clients::{CLIENTS, Client};
 use crate::exit::Exit;
@@ -114,6 +114,34 @@ fn a_broken_file() {
     let before = fs::read(place.own()).unwrap();
     assert_eq!(place.import(&[]), Exit::Failure, "nothing to add, and still broken files");
     assert_eq!(fs::read(place.own()).unwrap(), before);
+}
+
+/// JOIN-1: a file whose servers cannot be told is broken, at the place that says why: a map that is written twice, or no map.
+#[test]
+fn files_that_hold_no_clear_map() {
+    #[track_caller]
+    fn check(file: &str, text: &str, place_of: (usize, usize), part: &str) {
+        let place = Place::new();
+        place.write(Path::new(file), text);
+        let (plan, broken) = place.plan(&[]);
+        assert!(plan.rows.is_empty(), "{:?}", plan.rows);
+        let at = broken[0].at.unwrap();
+        assert_eq!(((at.line, at.column), broken.len()), (place_of, 1), "{broken:?}");
+        assert!(broken[0].message.contains(part), "{broken:?}");
+        assert_eq!(place.import(&[]), Exit::Failure);
+    }
+    let map = r#""mcpServers": {"a": {"command": "x"}}"#;
+    let twice = format!("{{{map},\n  {map}}}");
+    check(CURSOR, &twice, (2, 3), "`mcpServers` is written twice, first in line 1");
+    let both = format!(r#"{{"projects": {{"/project": {twice}}}}}"#);
+    check(CLAUDE, &both, (2, 3), "`mcpServers` is written twice");
+    check(CLAUDE, "{\"projects\": {},\n\"projects\": {}}", (2, 1), "`projects` is written twice");
+    check("home/.warp/.mcp.json", "{\"mcp\": {\"servers\": {},\n\"servers\": {}}}", (2, 1), "`servers` is");
+    check(CURSOR, "\n[1, 2]", (2, 1), "it must hold a map, found a list");
+    check(CURSOR, "5", (1, 1), "it must hold a map, found a number");
+    let place = Place::new();
+    place.write(Path::new(CURSOR), "");
+    assert!(place.plan(&[]).1.is_empty(), "some clients make an empty file first");
 }
 
 /// JOIN-1: a project's files are imported only by request, into the project's own file, and start in its folder.
