@@ -171,6 +171,10 @@ impl Import {
         let ((plan, applied), saved) = servers_file::edit(&target, world, |file| {
             let plan = planner(secrets).plan(&gathered.found, file);
             let applied = plan.apply(file)?;
+            // A project's file may be somebody else's, and so may any file that is not a client's own.
+            if self.scope == ScopeChoice::Project || !self.files.is_empty() {
+                file.written_by_others();
+            }
             Ok((plan, applied))
         })?;
         report = Report { plan, applied, changed: true, saved: Some(saved), ..report };

@@ -39,7 +39,7 @@ pub(super) struct Report<'r> {
 pub(super) fn nothing() -> Value {
     json!({
         "configuration": null, "dryRun": false, "changed": false, "servers": [], "broken": [], "secrets": null,
-        "exposed": [], "variables": [],
+        "exposed": [], "variables": [], "next": null,
     })
 }
 
@@ -141,7 +141,16 @@ impl Report<'_> {
         if !needs.is_empty() {
             output::talk(&format!("set before you start the gateway: {}", needs.join(", ")));
         }
-        output::talk("next: `bridgehead check` starts every server once");
+        match self.next() {
+            Some(trust) => output::talk(&format!("next: `{trust}` shows what it would run, and asks you")),
+            None => output::talk("next: `bridgehead check` starts every server once"),
+        }
+    }
+
+    /// The command that agrees to the configuration, if it is used only after that.
+    fn next(&self) -> Option<String> {
+        let needed = self.saved.as_ref().is_some_and(|saved| saved.needs_agreement);
+        needed.then(|| format!("bridgehead trust {}", self.target.display()))
     }
 
     /// Prints everything for programs.
@@ -206,6 +215,7 @@ impl Report<'_> {
             "secrets": secrets,
             "exposed": exposed,
             "variables": variables,
+            "next": self.next(),
         });
         output::json_data(&report, exit)
     }

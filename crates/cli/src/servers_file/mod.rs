@@ -39,6 +39,8 @@ pub(crate) struct ServersFile {
     has_bom: bool,
     /// Whether a value that looks like a secret is written in the file itself.
     exposed: bool,
+    /// Whether somebody else wrote what is put into it.
+    by_others: bool,
     secrets: SecretsFile,
     /// Locks the folder against other programs of ours.
     lock: Option<File>,
@@ -85,6 +87,8 @@ pub(crate) struct Saved {
     pub(crate) secrets: Option<PathBuf>,
     /// Why the agreement to the file could not be renewed.
     pub(crate) not_trusted: Option<String>,
+    /// Whether the file is used only after the user has agreed to it.
+    pub(crate) needs_agreement: bool,
 }
 
 /// Why a file cannot be read or edited. It stays as it is.
@@ -176,7 +180,7 @@ impl ServersFile {
             None => (false, text),
         };
         let secrets = SecretsFile::read(&path, config.secrets.env_file)?;
-        Ok(Self { path, before, text, has_bom, exposed: false, secrets, lock: None })
+        Ok(Self { path, before, text, has_bom, exposed: false, by_others: false, secrets, lock: None })
     }
 
     /// Reads a file to edit it. Holds a lock until it is dropped, so that two edits at once follow each other.
@@ -281,6 +285,11 @@ impl ServersFile {
         Ok(put)
     }
 
+    /// Says that somebody else wrote what is put into the file, so writing it does not mean that the user agrees to it.
+    pub(crate) const fn written_by_others(&mut self) {
+        self.by_others = true;
+    }
+
     /// Removes a server, which must exist, and the variables that only it referred to.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), ServersFileError> {
         self.text = edits::remove(&self.text, name).map_err(|_| self.by_hand(name))?;
@@ -305,7 +314,13 @@ impl ServersFile {
         check(&self.path, text.clone().into_bytes(), world).map_err(ServersFileError::Refused)?;
         let old = self.before.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         let own = user_file(&world.environment).is_some_and(|own| own == self.path);
-        let mut saved = Saved { is_new: self.is_new(), narrowed: false, secrets: None, not_trusted: None };
+        let mut saved = Saved {
+            is_new: self.is_new(),
+            narrowed: false,
+            secrets: None,
+            not_trusted: None,
+            needs_agreement: false,
+        };
         let secrets_before = self.secrets.before.clone();
         if self.secrets.write()? {
             saved.secrets = Some(self.secrets.path.clone());
@@ -321,7 +336,11 @@ impl ServersFile {
                 self.secrets.restore(secrets_before);
                 return Err(error.into());
             }
-            saved.not_trusted = renew_trust(&self.path, self.before.as_deref(), text.as_bytes(), world);
+            if !own && !self.by_others {
+                saved.not_trusted = renew_trust(&self.path, self.before.as_deref(), text.as_bytes(), world);
+            }
+            let agreed = world.trust().answer(&self.path, text.as_bytes()) == Some(true);
+            saved.needs_agreement = !own && !agreed;
             self.before = Some(text.into_bytes());
         }
         // Last, so that a failure above leaves no reference without its variable.
@@ -422,9 +441,6 @@ pub(crate) fn secret_part(url: &str) -> Option<(&str, &str)> {
 
 /// Keeps the user's agreement to a file that the user edits with a verb. Returns why that is not possible.
 fn renew_trust(path: &Path, before: Option<&[u8]>, after: &[u8], world: &World) -> Option<String> {
-    if user_file(&world.environment).is_some_and(|own| own == path) {
-        return None;
-    }
     // Nobody but the user wrote a file that did not exist.
     let trusted = before.is_none_or(|before| world.trust().answer(path, before) == Some(true));
     trusted.then(|| world.trust().renew(path, before, after).err()).flatten().map(|error| error.to_string())

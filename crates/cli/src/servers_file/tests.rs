@@ -228,8 +228,33 @@ fn trust_is_renewed() {
     edit(&file, &home.world, |file| file.turn("a", false)).unwrap();
     assert_eq!(trusted(), Some(true));
     fs::write(&file, "[servers.theirs]\ncommand = 'x'\n").unwrap();
-    edit(&file, &home.world, |file| file.turn("theirs", false)).unwrap();
-    assert_eq!(trusted(), None);
+    let (_, saved) = edit(&file, &home.world, |file| file.turn("theirs", false)).unwrap();
+    assert_eq!((trusted(), saved.needs_agreement), (None, true));
+}
+
+/// JOIN-6: what somebody else wrote is not agreed to when it is put into a file, be the file new or agreed to before. The user's
+/// own file needs no agreement.
+#[test]
+fn what_others_wrote_is_not_trusted() {
+    let home = Home::new();
+    let put = |path: &Path, name: &str, by_others: bool| {
+        let saved = edit(path, &home.world, |file| {
+            if by_others {
+                file.written_by_others();
+            }
+            file.put(name, &program(&[]))
+        });
+        let said = home.world.trust().answer(path, &fs::read(path).unwrap());
+        (said, saved.unwrap().1.needs_agreement)
+    };
+    let file = home.path("bridgehead.toml");
+    assert_eq!(put(&file, "theirs", true), (None, true));
+    let other = home.path("other.toml");
+    assert_eq!(put(&other, "mine", false), (Some(true), false));
+    assert_eq!(put(&other, "theirs", true), (None, true));
+    let own = user_file(&home.world.environment).unwrap();
+    assert_eq!(put(&own, "theirs", true), (None, false));
+    assert_eq!(put(&own, "mine", false), (None, false));
 }
 
 /// JOIN-3: an entry comes back as it was written.

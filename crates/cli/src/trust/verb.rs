@@ -19,8 +19,8 @@ use crate::world::World;
 #[command(
     name = "trust",
     after_help = "A bridgehead.toml or .mcp.json in the current folder runs programs, so it is used only after you agreed, and only for as long as
-nobody changes it. Verbs that edit it renew the agreement. Your own configuration and a file that you name with --config or
-BRIDGEHEAD_CONFIG need none.
+nobody changes it. Verbs that edit it renew the agreement, but not an import of a project's servers. Your own configuration
+and a file that you name with --config or BRIDGEHEAD_CONFIG need none.
 Exit codes: 0 agreed, 1 not agreed, 2 no such file, 78 the file is wrong.
 
 Examples:

@@ -139,6 +139,33 @@ async fn json_for_programs() {
     assert!(!done.stdout.contains("a-secret-of-the-demo"), "{done:?}");
 }
 
+/// JOIN-6: importing a project's servers does not agree to run them; the command that does is named.
+#[tokio::test]
+async fn a_projects_servers_need_an_agreement() {
+    let place = Place::new();
+    let (folder, ran) = (place.path().join("project"), place.path().join("ran"));
+    let script = format!("touch {}", ran.display());
+    let servers = json!({"mcpServers": {"theirs": {"command": "sh", "args": ["-c", script]}}}).to_string();
+    write(&place, "project/.mcp.json", &servers);
+    let done = place.run_in(&folder, &["import", "--scope", "project"], &[]).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let trust = format!("bridgehead trust {}/bridgehead.toml", folder.display());
+    assert!(done.stderr.contains(&format!("next: `{trust}`")), "{done:?}");
+    let listed = place.run_in(&folder, &["tools"], &[]).await;
+    assert!(listed.stderr.contains("nobody agreed") && !ran.exists(), "{listed:?}");
+
+    write(&place, "other/.mcp.json", &servers);
+    let other = place.path().join("other");
+    let done = place.run_in(&other, &["import", "--scope", "project", "--json"], &[]).await;
+    assert_eq!(done.json()["next"], format!("bridgehead trust {}/bridgehead.toml", other.display()));
+    let named = ["import", ".mcp.json", "--into", "named.toml", "--json"];
+    assert!(place.run_in(&other, &named, &[]).await.json()["next"].is_string());
+    write(&place, ".cursor/mcp.json", &servers);
+    let home = [("HOME", place.path().to_str().unwrap())];
+    let own = ["import", "--into", "own.toml", "--json"];
+    assert_eq!(place.run_in(&other, &own, &home).await.json()["next"], Value::Null);
+}
+
 /// JOIN-1: what cannot be written is an error that leaves everything as it was.
 #[tokio::test]
 async fn a_configuration_that_cannot_be_edited() {
