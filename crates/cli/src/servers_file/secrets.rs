@@ -28,8 +28,15 @@ pub(crate) fn looks_secret(name: &str, value: &str) -> bool {
 /// Whether a text, such as an address, holds something that looks like a secret.
 pub(crate) fn has_secret(text: &str) -> bool {
     let own = without_references(text);
-    matches!(Redactor::default().text(&own), Cow::Owned(_))
-        || own.split(|next: char| !(next.is_ascii_alphanumeric() || "+=_-".contains(next))).any(is_random)
+    is_redacted(&own) || has_random(&own)
+}
+
+fn is_redacted(text: &str) -> bool {
+    matches!(Redactor::default().text(text), Cow::Owned(_))
+}
+
+fn has_random(text: &str) -> bool {
+    text.split(|next: char| !(next.is_ascii_alphanumeric() || "+=_-".contains(next))).any(is_random)
 }
 
 /// Whether arguments hold something that looks like a secret: everybody on the machine can read them while a program runs.
@@ -43,9 +50,29 @@ pub(crate) fn has_secret_argument(args: &[String]) -> bool {
     });
     let single = |word: &String| match word.split_once('=') {
         Some((name, value)) if flag(name) => looks_secret("token", value),
-        _ => matches!(Redactor::default().text(&without_references(word)), Cow::Owned(_)),
+        _ => {
+            let own = without_references(word);
+            let value = value_of(&own);
+            is_redacted(&own) || !is_place(value) && has_random(value)
+        }
     };
     pairs || args.iter().any(single)
+}
+
+/// What follows the `=` of an option or a variable, or else the whole word. The end of a Base64 text is no value.
+fn value_of(word: &str) -> &str {
+    match word.split_once('=') {
+        Some((_, value)) if !value.trim_matches('=').is_empty() => value,
+        _ => word,
+    }
+}
+
+/// Whether a value names a path, a package or an image. Their names may look random.
+fn is_place(value: &str) -> bool {
+    value.starts_with(['/', '.', '~', '@'])
+        || value.starts_with("git+")
+        || value.contains("@sha256:")
+        || Path::new(value).exists()
 }
 
 /// The text without its `${…}`.
@@ -112,6 +139,11 @@ mod tests {
             &["--token=abc"],
             &["-y", "x", "ghp_0123456789abcdefghijABCDEFGHIJ012345"],
             &["postgres://me:hunter2@host/db"],
+            &["run", "me@example.com", "a8f5f167f44f4964e6c998dee827110c"],
+            &["--profile=Zm9vYmFyMTIzNDU2Nzg5MA"],
+            &["Zm9vYmFyMTIzNDU2Nzg5MA=="],
+            &["https://h.example.com/s/Zm9vYmFyMTIzNDU2Nzg5MA/mcp"],
+            &["/x?api_key=abc"],
         ] {
             assert!(has_secret_argument(&args(words)), "{words:?}");
         }
@@ -121,9 +153,23 @@ mod tests {
             &["--header", "Authorization:$${AUTH_HEADER}"],
             &["--token=${T}", "--token"],
             &["--token", "--verbose"],
+            &["550e8400-e29b-41d4-a716-446655440000", "--id=550E8400-E29B-41D4-A716-446655440000"],
+            &["@TestOrganization/McpServer2-WithALongName@1.2.3", "some-server-with-a-long-name@2025.10.31"],
+            &["/Users/Ada/MyNotes2024AndEverythingElse", "~/MyNotes2024AndEverythingElse"],
+            &["../MyNotes2024AndEverythingElse", "--root=/Users/Ada/MyNotes2024AndEverythingElse"],
+            &["-e", "NODE_OPTIONS=--max-old-space-size=4096"],
+            &["git+https://example.com/a/b@a8f5f167f44f4964e6c998dee827110ca8f5f167"],
+            &["ghcr.io/a/b@sha256:a8f5f167f44f4964e6c998dee827110ca8f5f167f44f4964e6c998dee827110c"],
+            &["https://mcp.example.com/v1/a-long-path-of-words?level=2", "claude-3-5-sonnet-20241022"],
         ] {
             assert!(!has_secret_argument(&args(words)), "{words:?}");
         }
+        let folder = tempfile::tempdir().unwrap();
+        let (there, gone) =
+            (folder.path().join("a8f5f167f44f4964e6c998dee827110c"), "a8f5f167f44f4964e6c998dee827110c");
+        std::fs::write(&there, "").unwrap();
+        assert!(is_place(there.to_str().unwrap()) && !is_place(gone), "only what exists is a path");
+        assert!(is_place("Cargo.toml") && !is_place("no.such.file"));
         assert!(
             has_secret("https://h/mcp?api_key=abc") && has_secret("https://h/s/Zm9vYmFyMTIzNDU2Nzg5MA/mcp")
         );

@@ -150,6 +150,19 @@ fn where_secrets_go() {
     assert!(plan.is_empty(), "what was left to variables is not imported again: {:?}", plan.rows);
 }
 
+/// JOIN-1: a key among the arguments makes a configuration that others could read the user's alone.
+#[test]
+fn a_key_among_the_arguments() {
+    let place = Place::new();
+    let args =
+        r#"["-y", "@upstash/mcp-server", "run", "me@example.com", "a8f5f167f44f4964e6c998dee827110c"]"#;
+    place.write(Path::new(CURSOR), &server("up", &format!(r#""command": "npx", "args": {args}"#)));
+    place.write(Path::new("home/.config/bridgehead/bridgehead.toml"), "# mine\n");
+    assert_eq!(mode(&place.own()), 0o644);
+    assert_eq!(place.import(&["--yes"]), Exit::Success);
+    assert_eq!(mode(&place.own()), 0o600);
+}
+
 /// JOIN-1: a variable that is set needs no remark, and its value is nowhere.
 #[test]
 fn variables_are_not_resolved() {
