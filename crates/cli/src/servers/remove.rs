@@ -6,6 +6,7 @@ use serde_json::json;
 use super::takeover::{Change, Watch};
 use super::{Edited, expect};
 use crate::exit::Exit;
+use crate::output;
 use crate::run::Run;
 use crate::servers_file::edit;
 use crate::world::World;
@@ -13,7 +14,8 @@ use crate::world::World;
 /// Remove a server from your bridgehead.toml
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The comment directly above the server and the secrets that only it used go with it. A running gateway stops it at once.
+    after_help = "The comment directly above the server goes with it, and so do the secrets that `add` and `import` kept for it alone. A running
+gateway stops it at once.
 Exit codes: 0 removed, 1 the file cannot be edited, 2 no such server, 78 the file is wrong.
 
 Examples:
@@ -45,12 +47,21 @@ impl Run for Remove {
         let change = Change::begin(&file, &self.edited, world);
         let edited = edit(&file, world, |servers| {
             expect(servers, &self.name, world)?;
-            servers.remove(&self.name)
+            servers.remove(&self.name)?;
+            Ok(servers.secrets_path().to_owned())
         });
         match edited {
-            Ok(_) => {
+            Ok((secrets, saved)) => {
+                if !saved.forgotten.is_empty() {
+                    let (names, file) = (saved.forgotten.join(", "), secrets.display());
+                    output::talk(&format!("note: removed its secrets from `{file}`: {names}"));
+                }
                 let text = format!("removed {} from {}", self.name, file.display());
-                change.without_start((&text, &json!({"removed": self.name})), &self.watch, self.json)
+                let done = json!({
+                    "removed": self.name,
+                    "secrets": {"file": saved.secrets, "variables": saved.forgotten},
+                });
+                change.without_start((&text, &done), &self.watch, self.json)
             }
             Err(error) => error.tell(self.json),
         }

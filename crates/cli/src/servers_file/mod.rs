@@ -54,6 +54,8 @@ struct SecretsFile {
     named: bool,
     before: Option<Vec<u8>>,
     variables: Variables,
+    /// The names that the variables of removed servers would have.
+    outdated: Vec<String>,
 }
 
 /// What became of an entry.
@@ -85,6 +87,8 @@ pub(crate) struct Saved {
     pub(crate) narrowed: bool,
     /// The file of variables, if it was changed.
     pub(crate) secrets: Option<PathBuf>,
+    /// The variables that were removed from it.
+    pub(crate) forgotten: Vec<String>,
     /// Why the agreement to the file could not be renewed.
     pub(crate) not_trusted: Option<String>,
     /// Whether the file is used only after the user has agreed to it.
@@ -233,6 +237,7 @@ impl ServersFile {
 
     /// Adds a server at the end, or replaces the one of this name.
     pub(crate) fn put(&mut self, name: &str, entry: &ServerEntry) -> Result<Put, ServersFileError> {
+        self.outdate(name);
         let by_hand = || ServersFileError::ByHand { path: self.path.clone(), name: name.to_owned() };
         let replaced = self.contains(name);
         let others = match replaced {
@@ -290,10 +295,18 @@ impl ServersFile {
         self.by_others = true;
     }
 
-    /// Removes a server, which must exist, and the variables that only it referred to.
+    /// Removes a server, which must exist, and the variables that were made for it and that nobody refers to any more.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), ServersFileError> {
+        self.outdate(name);
         self.text = edits::remove(&self.text, name).map_err(|_| self.by_hand(name))?;
         Ok(())
+    }
+
+    /// Marks the variables that were made for a server.
+    fn outdate(&mut self, name: &str) {
+        let Some(entry) = self.get(name) else { return };
+        let keys = entry.env.iter().chain(&entry.headers).map(|(key, _)| key.as_str()).chain(["url"]);
+        self.secrets.outdated.extend(keys.map(|key| variable_name(name, key)));
     }
 
     /// Turns a server, which must exist, on or off. Returns whether that changed it.
@@ -318,6 +331,7 @@ impl ServersFile {
             is_new: self.is_new(),
             narrowed: false,
             secrets: None,
+            forgotten: Vec::new(),
             not_trusted: None,
             needs_agreement: false,
         };
@@ -344,7 +358,8 @@ impl ServersFile {
             self.before = Some(text.into_bytes());
         }
         // Last, so that a failure above leaves no reference without its variable.
-        if self.secrets.forget(&old, &self.text) && self.secrets.write()? {
+        saved.forgotten = self.secrets.forget(&old, &self.text, &self.path);
+        if !saved.forgotten.is_empty() && self.secrets.write()? {
             saved.secrets = Some(self.secrets.path.clone());
         }
         Ok(saved)
@@ -364,6 +379,7 @@ impl SecretsFile {
                 named: false,
                 before: None,
                 variables: Variables::default(),
+                outdated: Vec::new(),
             });
         };
         let failed = |error| ServersFileError::File { path: path.clone(), action: "read", error };
@@ -372,7 +388,7 @@ impl SecretsFile {
         let text = String::from_utf8(before.clone().unwrap_or_default())
             .map_err(|_| wrong("it does not hold text in UTF-8".to_owned()))?;
         let variables = Variables::read(text).map_err(|line| wrong(line.to_string()))?;
-        Ok(Self { path, named: true, before, variables })
+        Ok(Self { path, named: true, before, variables, outdated: Vec::new() })
     }
 
     /// Takes a value of a server, and returns the variable that holds it. `others` is the configuration without that server,
@@ -388,13 +404,18 @@ impl SecretsFile {
         name
     }
 
-    /// Removes the variables that the old text referred to and the new one does not. Returns whether there are any.
-    fn forget(&mut self, old: &str, new: &str) -> bool {
-        let names: Vec<String> =
-            self.variables.names().into_iter().filter(|name| refers(old, name)).collect();
-        let unused: Vec<&String> = names.iter().filter(|name| !refers(new, name)).collect();
+    /// Removes the variables that were made for removed servers and that the old text of a configuration referred to, unless the
+    /// new text or another configuration in its folder refers to them. Returns their names.
+    fn forget(&mut self, old: &str, new: &str, config: &Path) -> Vec<String> {
+        let is_made = |name: &str| self.outdated.iter().any(|made| is_numbered(name, made));
+        let mut unused = self.variables.names();
+        unused.retain(|name| is_made(name) && refers(old, name) && !refers(new, name));
+        if !unused.is_empty() {
+            let others = other_configurations(config);
+            unused.retain(|name| !others.iter().any(|text| refers(text, name)));
+        }
         unused.iter().for_each(|name| self.variables.remove(name));
-        !unused.is_empty()
+        unused
     }
 
     /// Writes the file, for its owner only. Returns whether it changed.
@@ -475,6 +496,24 @@ pub(crate) fn variable_name(server: &str, key: &str) -> String {
     let (server, key) = (upper(server), upper(key));
     let name = if key.starts_with(&format!("{server}_")) { key } else { format!("{server}_{key}") };
     if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
+}
+
+/// Whether a name is this one, or this one with a number behind it.
+fn is_numbered(name: &str, made: &str) -> bool {
+    let number = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix(made).is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(number))
+}
+
+/// The texts of the other configurations in the folder of one.
+fn other_configurations(config: &Path) -> Vec<String> {
+    let folder = config.parent().and_then(|folder| fs::read_dir(folder).ok());
+    let paths = folder.into_iter().flatten().flatten().map(|entry| entry.path());
+    let others =
+        paths.filter(|path| path != config && path.extension().is_some_and(|ending| ending == "toml"));
+    others
+        .filter_map(|path| fs::read(path).ok())
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+        .collect()
 }
 
 /// Whether a configuration refers to a variable.

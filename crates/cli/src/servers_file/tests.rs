@@ -128,11 +128,36 @@ fn a_removed_server_takes_its_secrets() {
     drop(file);
     fs::write(home.path("a.env"), home.text("a.env") + "MINE=1\n").unwrap();
     let ((), saved) = edit(Path::new("a.toml"), &home.world, |file| file.remove("two")).unwrap();
-    assert_eq!(saved.secrets, Some(home.path("a.env")));
+    assert_eq!((saved.secrets, saved.forgotten), (Some(home.path("a.env")), vec!["TWO_TOKEN".to_owned()]));
     assert!(!home.text("a.env").contains("TWO_TOKEN") && home.text("a.env").contains("ONE_TOKEN=same"));
     edit(Path::new("a.toml"), &home.world, |file| file.remove("one")).unwrap();
     let env = home.text("a.env");
     assert!(!env.contains("TOKEN=") && env.contains("MINE=1\n"), "{env}");
+}
+
+/// JOIN-3: a variable that somebody wrote by hand, or that another configuration in the folder refers to, stays when a server is
+/// removed.
+#[test]
+fn a_removed_server_leaves_what_is_not_its_own() {
+    let home = Home::new();
+    let shared = "[secrets]\nenv_file = 'shared.env'\n";
+    let server = "[servers.a]\ncommand = 'x'\nenv = { T = '${MY_TOKEN}', TOKEN = '${A_TOKEN}', KEY = '${A_KEY_2}', I = '${A_TOKEN_X}', E = '${A_E_}' }\n";
+    fs::write(home.path("one.toml"), format!("{shared}{server}")).unwrap();
+    fs::write(
+        home.path("two.toml"),
+        format!("{shared}[servers.b]\ncommand = 'x'\nenv = {{ T = '${{A_TOKEN}}' }}\n"),
+    )
+    .unwrap();
+    let env = "MY_TOKEN=1\nA_TOKEN=2\nA_KEY_2=3\nA_TOKEN_X=4\nA_KEY=5\nA_E_=6\n";
+    fs::write(home.path("shared.env"), env).unwrap();
+    fs::set_permissions(home.path("shared.env"), fs::Permissions::from_mode(0o600)).unwrap();
+    let ((), saved) = edit(Path::new("one.toml"), &home.world, |file| file.remove("a")).unwrap();
+    assert_eq!(saved.forgotten, ["A_KEY_2"]);
+    assert_eq!(home.text("shared.env"), env.replace("A_KEY_2=3\n", ""));
+    fs::remove_file(home.path("two.toml")).unwrap();
+    fs::write(home.path("one.toml"), format!("{shared}{server}")).unwrap();
+    let ((), saved) = edit(Path::new("one.toml"), &home.world, |file| file.remove("a")).unwrap();
+    assert_eq!(saved.forgotten, ["A_TOKEN"]);
 }
 
 /// JOIN-3: a secret that cannot be moved makes the configuration private; other edits leave its permissions.

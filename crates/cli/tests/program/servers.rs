@@ -183,7 +183,11 @@ async fn a_remote_server() {
     said(&ran, 0, &[]);
     let ran = place.run(&["add", "--no-check", "odd", "--", "true", "--token=hunter2"]).await;
     said(&ran, 0, &["`args` looks like a secret and stays", "every user of this machine"]);
-    said(&place.run(&["remove", "far"]).await, 0, &["removed far from"]);
+    let ran = place.run(&["remove", "far", "--json"]).await;
+    said(&ran, 0, &["note: removed its secrets from `", ": FAR_AUTHORIZATION"]);
+    let told = &ran.json()["secrets"];
+    let file = own(&place).with_file_name("bridgehead.env");
+    assert_eq!((&told["file"], &told["variables"]), (&json!(file), &json!(["FAR_AUTHORIZATION"])), "{ran:?}");
     let env = text(&own(&place).with_file_name("bridgehead.env"));
     assert!(!env.contains("hunter2"), "the secret goes with its server: {env}");
 }
