@@ -11,7 +11,7 @@ use super::{Edited, checked_name, note_folder, stop};
 use crate::exit::Exit;
 use crate::output;
 use crate::run::Run;
-use crate::servers_file::{Put, Saved, edit};
+use crate::servers_file::{EntryLaunch, Put, Saved, edit};
 use crate::world::World;
 
 /// Add a server to your bridgehead.toml, and start it
@@ -49,7 +49,7 @@ pub(crate) struct Add {
     /// A header of the remote server, as "NAME: VALUE"; may be repeated
     #[arg(long = "header", short = 'H', value_name = "HEADER", value_parser = header)]
     headers: Vec<(String, String)>,
-    /// The folder in which the program runs
+    /// The folder in which the program runs [default: the current folder, if an argument names a file there]
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<PathBuf>,
     /// Write it turned off
@@ -92,6 +92,13 @@ impl Run for Add {
         entry.disabled = self.disabled.then(String::new);
         for warning in &warnings {
             output::talk(&format!("warning: {warning}"));
+        }
+        if let EntryLaunch::Program { cwd: Some(folder), .. } = &entry.launch
+            && self.cwd.is_none()
+        {
+            output::talk(&format!(
+                "note: an argument names a file of this folder, so the program runs in `{folder}`; --cwd names another folder"
+            ));
         }
         let file = match self.edited.file(world) {
             Ok(file) => file,

@@ -142,8 +142,14 @@ impl Words<'_> {
         if let Some(cwd) = self.cwd.filter(|cwd| !folder.join(cwd).is_dir()) {
             warnings.push(format!("there is no folder `{}`", cwd.display()));
         }
+        // The words of the arguments stay as they are: who knows whether one of them means the file.
+        let is_here = |word: &&str| {
+            !word.starts_with('-') && Path::new(word).is_relative() && folder.join(word).exists()
+        };
+        let here = args.iter().any(|word| !word.is_empty() && is_here(word)) && scope == Scope::User;
+        let cwd = self.cwd.or(here.then_some(folder)).map(absolute);
         let args = args.iter().map(ToString::to_string).collect();
-        let launch = EntryLaunch::Program { command, args, cwd: self.cwd.map(absolute) };
+        let launch = EntryLaunch::Program { command, args, cwd };
         Ok((ServerEntry::new(launch), warnings))
     }
 }
@@ -265,6 +271,24 @@ mod tests {
             entry(&words(&["./with blank"]), Scope::Project).0.launch,
             program("./with blank", &[], None)
         );
+        let here = Some(folder.path().display().to_string());
+        for (args, cwd) in [
+            (&["run.sh"][..], &here),
+            (&["-y", "x", "bin"], &here),
+            (&["no-such-file", ""], &None),
+            (&["/"], &None),
+        ] {
+            let line = words(&[&["npx"][..], args].concat());
+            assert_eq!(entry(&line, Scope::User).0.launch, program("npx", args, cwd.clone()), "{args:?}");
+            assert_eq!(entry(&line, Scope::Project).0.launch, program("npx", args, None), "{args:?}");
+        }
+        std::fs::write(folder.path().join("-run.sh"), "").unwrap();
+        assert_eq!(
+            entry(&words(&["npx", "-run.sh"]), Scope::User).0.launch,
+            program("npx", &["-run.sh"], None)
+        );
+        let named = Words { cwd: Some(Path::new("/")), ..words(&["npx", "run.sh"]) };
+        assert_eq!(entry(&named, Scope::User).0.launch, program("npx", &["run.sh"], Some("/".to_owned())));
         let remote = |url: &str, transport| EntryLaunch::Remote { url: url.to_owned(), transport };
         assert_eq!(entry(&words(&["HTTPS://h/mcp"]), Scope::User).0.launch, remote("HTTPS://h/mcp", None));
         let far = |transport, url| Words { transport: Some(transport), url: Some(url), ..words(&[]) };

@@ -112,6 +112,27 @@ async fn a_server_that_does_not_start() {
     assert!(written.contains("disabled = true"), "{written}");
 }
 
+/// JOIN-3: a program whose argument is a file of the current folder works from every folder.
+#[tokio::test]
+async fn a_program_with_a_file_of_this_folder() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("project")).unwrap();
+    let folder = place.path().join("project").canonicalize().unwrap();
+    std::fs::write(folder.join("srv.sh"), format!("exec '{}' demo-server\n", program().display())).unwrap();
+    let note = format!(
+        "note: an argument names a file of this folder, so the program runs in `{}`",
+        folder.display()
+    );
+    let ran = place.run_in(&folder, &["add", "own", "--", "sh", "srv.sh"], &[]).await;
+    said(&ran, 0, &[&note, "ready, 4 tools"]);
+    said(&place.run_in(place.path(), &["check"], &[]).await, 0, &["own  ok"]);
+    let plain = place.run_in(&folder, &["add", "--no-check", "other", "--", "sh", "gone.sh"], &[]).await;
+    assert!(plain.code == Some(0) && !plain.stderr.contains("note: an argument"), "{plain:?}");
+    let named = ["add", "--no-check", "third", "--cwd", ".", "--", "sh", "srv.sh"];
+    let named = place.run_in(&folder, &named, &[]).await;
+    assert!(named.code == Some(0) && !named.stderr.contains("note: an argument"), "{named:?}");
+}
+
 /// JOIN-3: what is wrong is named with its cure, and nothing is written.
 #[tokio::test]
 async fn wrong_command_lines() {
