@@ -253,8 +253,15 @@ impl Import {
         }
         // Anybody may have written a project's files, so they are imported only by request.
         let sources = read::sources(&self.clients(), Scope::Project, surroundings);
+        // In the home, some of them are the user's own files.
+        let own = read::sources(&self.clients(), Scope::User, surroundings);
+        let is_own = |source: &Source| {
+            let place = source.file.path.canonicalize().ok();
+            own.iter().any(|own| own.file.path.canonicalize().ok() == place)
+        };
         let mut files: Vec<String> = sources
             .iter()
+            .filter(|source| !is_own(source))
             .filter(|source| {
                 read::read(source, surroundings).is_ok_and(|content| !content.servers.is_empty())
             })

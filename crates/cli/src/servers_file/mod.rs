@@ -105,11 +105,8 @@ pub(crate) enum ServersFileError {
     #[error("nothing was written, because the new configuration would be wrong")]
     Refused(ConfigError),
     /// It belongs to another program.
-    #[error(
-        "`{}` is the file of an MCP client, which Bridgehead does not edit; name a `bridgehead.toml` with --config, or leave \
-         --config out", .0.display()
-    )]
-    OfAClient(PathBuf),
+    #[error("`{}` is the file of an MCP client, which Bridgehead does not edit; {cure}", path.display())]
+    OfAClient { path: PathBuf, cure: &'static str },
     /// An entry has a form that only a person can edit.
     #[error("`{}` writes the server `{name}` in a form that only a person can edit; edit it by hand", path.display())]
     ByHand { path: PathBuf, name: String },
@@ -136,7 +133,7 @@ impl ServersFileError {
                 output::configuration_error(error, as_json)
             }
             Self::Stopped { exit, .. } => self.tell_as(*exit, as_json),
-            Self::OfAClient(_) => self.tell_as(Exit::Usage, as_json),
+            Self::OfAClient { .. } => self.tell_as(Exit::Usage, as_json),
             _ => self.tell_as(Exit::Failure, as_json),
         }
     }
@@ -172,7 +169,13 @@ impl ServersFile {
     pub(crate) fn read(path: &Path, world: &World) -> Result<Self, ServersFileError> {
         let path = world.folder().join(path);
         if path.extension().is_some_and(|extension| extension == "json" || extension == "jsonc") {
-            return Err(ServersFileError::OfAClient(path));
+            let by_variable =
+                world.environment.config.as_ref().is_some_and(|named| world.folder().join(named) == path);
+            let cure = match by_variable {
+                true => "let BRIDGEHEAD_CONFIG name a `bridgehead.toml`, or unset it",
+                false => "name a `bridgehead.toml` instead",
+            };
+            return Err(ServersFileError::OfAClient { path, cure });
         }
         let failed = |error| ServersFileError::File { path: path.clone(), action: "read", error };
         let before = replace::read(&path).map_err(failed)?;

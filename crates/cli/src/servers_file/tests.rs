@@ -200,7 +200,7 @@ fn wrong_files_stay() {
     assert!(matches!(error, ServersFileError::Refused(_)), "{error:?}");
     assert_eq!(home.text("a.toml"), before);
     fs::write(home.path("x.json"), "{}").unwrap();
-    assert!(matches!(home.open("x.json"), Err(ServersFileError::OfAClient(_))));
+    assert!(matches!(home.open("x.json"), Err(ServersFileError::OfAClient { .. })));
     fs::write(home.path("a.toml"), "[secrets]\nenv_file = 'a.env'\n").unwrap();
     fs::write(home.path("a.env"), "A=1\nhunter2\n").unwrap();
     let told = home.open("a.toml").unwrap_err().to_string();

@@ -89,6 +89,21 @@ async fn imported_servers_work() {
     assert_eq!(fs::read(&own).unwrap(), written);
 }
 
+/// JOIN-1: servers of a project are named, and the user's own file is not taken for a project's in the home.
+#[tokio::test]
+async fn servers_of_a_project_are_named() {
+    let place = Place::new();
+    clients(&place);
+    let home = [("HOME", place.path().to_str().unwrap())];
+    let note = "note: this project has servers in";
+    let at_home = place.run_in(place.path(), &["import", "--dry-run"], &home).await;
+    assert!(!at_home.stderr.contains(note), "{at_home:?}");
+    write(&place, "project/.cursor/mcp.json", r#"{"mcpServers": {"a": {"command": "x"}}}"#);
+    let folder = place.path().join("project");
+    let in_project = place.run_in(&folder, &["import", "--dry-run"], &home).await;
+    assert!(in_project.stderr.contains(&format!("{note} `~/project/.cursor/mcp.json`")), "{in_project:?}");
+}
+
 /// JOIN-1: programs get one JSON document, whatever was found.
 #[tokio::test]
 async fn json_for_programs() {
@@ -177,6 +192,8 @@ async fn a_configuration_that_cannot_be_edited() {
     assert_eq!(fs::read_to_string(place.path().join("bridgehead/bridgehead.toml")).unwrap(), "servers = 5\n");
     let of_a_client = import(&place, &["--from", "cursor", "--into", "mcp.json"]).await;
     assert!(of_a_client.code == Some(2) && of_a_client.stderr.contains("does not edit"), "{of_a_client:?}");
+    assert!(of_a_client.stderr.contains("name a `bridgehead.toml` instead"), "{of_a_client:?}");
+    assert!(!of_a_client.stderr.contains("--config"), "{of_a_client:?}");
     let unknown = import(&place, &["--from", "cursorr"]).await;
     assert!(unknown.code == Some(2) && unknown.stderr.contains("'cursor'"), "{unknown:?}");
 }

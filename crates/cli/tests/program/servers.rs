@@ -147,7 +147,7 @@ async fn wrong_command_lines() {
         (&["add", "x", "--env", "TOKEN", "--", "y"], &["NAME=VALUE"]),
         (&["add", "x", "--header", "nothing", "https://h"], &["NAME: VALUE"]),
         (&["add", "x", "--type", "carrier-pigeon", "https://h"], &["stdio, http, sse, ws"]),
-        (&["add", "--config", "client.json", "x", "--", "y"], &["the file of an MCP client"]),
+        (&["add", "--config", "client.json", "x", "--", "y"], &["the file of an MCP client", "name a `bridgehead.toml` instead"]),
         (&["add", "--config", "a.toml", "--scope", "user", "x", "--", "y"], &["cannot be used with"]),
         (&["remove", "x"], &["there is no server `x`", "it has no servers"]),
         (&["disable", "x"], &["there is no server `x`"]),
@@ -155,6 +155,10 @@ async fn wrong_command_lines() {
     for (arguments, parts) in cases {
         said(&place.run_in(place.path(), arguments, &[]).await, 2, parts);
     }
+    let named = [("BRIDGEHEAD_CONFIG", ".mcp.json")];
+    let ran = place.run_in(place.path(), &["add", "x", "--", "y"], &named).await;
+    said(&ran, 2, &["let BRIDGEHEAD_CONFIG name a `bridgehead.toml`, or unset it"]);
+    assert!(!ran.stderr.contains("--config"), "{ran:?}");
     let ran = place.run(&["add", "x", "--json"]).await;
     assert_eq!((ran.code, &ran.json()["ok"]), (Some(2), &json!(false)));
     assert!(!own(&place).exists());
