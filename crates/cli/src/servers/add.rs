@@ -102,7 +102,7 @@ impl Run for Add {
         }
         let file = match self.edited.file(world) {
             Ok(file) => file,
-            Err(exit) => return exit,
+            Err(error) => return error.tell(self.json),
         };
         let name = self.name.as_str();
         let change = Change::begin(&file, &self.edited, world);

@@ -37,7 +37,7 @@ impl Run for Init {
     fn run(&self, world: &World) -> Exit {
         let file = match self.edited.file(world) {
             Ok(file) => file,
-            Err(exit) => return exit,
+            Err(error) => return error.tell(self.json),
         };
         let written = edit(&file, world, |servers| match servers.is_new() {
             true => {

@@ -52,7 +52,7 @@ enum Scope {
 
 impl Edited {
     /// The file, as an absolute path. It need not exist.
-    fn file(&self, world: &World) -> Result<PathBuf, Exit> {
+    fn file(&self, world: &World) -> Result<PathBuf, ServersFileError> {
         let named = self.config.as_ref().or(match self.scope {
             Scope::User => world.environment.config.as_ref(),
             Scope::Project => None,
@@ -64,11 +64,9 @@ impl Edited {
         match named.cloned().or_else(own) {
             Some(file) => Ok(world.folder().join(file)),
             None => {
-                output::talk(
-                    "error: there is no configuration folder, because neither XDG_CONFIG_HOME nor HOME is set; name a file \
-                     with --config",
-                );
-                Err(Exit::Configuration)
+                let message = "there is no configuration folder, because neither XDG_CONFIG_HOME nor HOME is set; name a file \
+                               with --config";
+                stop(message.to_owned(), Exit::Configuration)
             }
         }
     }

@@ -42,7 +42,7 @@ impl Run for Remove {
     fn run(&self, world: &World) -> Exit {
         let file = match self.edited.file(world) {
             Ok(file) => file,
-            Err(exit) => return exit,
+            Err(error) => return error.tell(self.json),
         };
         let change = Change::begin(&file, &self.edited, world);
         let edited = edit(&file, world, |servers| {

@@ -75,7 +75,7 @@ impl Turned {
         let Self { name, edited, watch, json } = self;
         let file = match edited.file(world) {
             Ok(file) => file,
-            Err(exit) => return exit,
+            Err(error) => return error.tell(*json),
         };
         let change = Change::begin(&file, edited, world);
         let edited = edit(&file, world, |servers| {

@@ -150,6 +150,7 @@ fn a_removed_server_leaves_what_is_not_its_own() {
     .unwrap();
     let env = "MY_TOKEN=1\nA_TOKEN=2\nA_KEY_2=3\nA_TOKEN_X=4\nA_KEY=5\nA_E_=6\n";
     fs::write(home.path("shared.env"), env).unwrap();
+    fs::write(home.path("notes.txt"), "${A_KEY_2}").unwrap();
     fs::set_permissions(home.path("shared.env"), fs::Permissions::from_mode(0o600)).unwrap();
     let ((), saved) = edit(Path::new("one.toml"), &home.world, |file| file.remove("a")).unwrap();
     assert_eq!(saved.forgotten, ["A_KEY_2"]);

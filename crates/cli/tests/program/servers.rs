@@ -164,6 +164,15 @@ async fn wrong_command_lines() {
     assert!(!own(&place).exists());
     let ran = place.run_with(&["add", "x", "--", "y"], &[("XDG_CONFIG_HOME", ""), ("HOME", "")], "").await;
     said(&ran, 78, &["there is no configuration folder"]);
+    for verb in [
+        &["add", "x", "--json", "--", "y"][..],
+        &["remove", "x", "--json"],
+        &["init", "--json"],
+        &["enable", "x", "--json"],
+    ] {
+        let ran = place.run_with(verb, &[("XDG_CONFIG_HOME", ""), ("HOME", "")], "").await;
+        assert_eq!((ran.code, &ran.json()["ok"]), (Some(78), &json!(false)), "{ran:?}");
+    }
 
     let added = |name: &'static str| ["add", "--no-check", name, "--", "true"];
     said(&place.run(&added("files")).await, 0, &[]);
