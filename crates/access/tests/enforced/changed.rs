@@ -1,6 +1,6 @@
 //! Rules that change while clients are served.
 
-use bridgehead_config::PolicyRule;
+use bridgehead_config::{PolicyRule, Who};
 use bridgehead_testkit::{Behaviour, Mock};
 use futures_util::FutureExt;
 use serde_json::{Value, json};
@@ -128,5 +128,36 @@ async fn a_change_is_told_to_those_who_see_it() {
     assert_eq!(ada.list(&world, "tools/list", "tools", "name").await, ["red_grow", "red_grown"]);
     assert_eq!(eve.list(&world, "tools/list", "tools", "name").await, ["blue_tool"]);
     assert!(other.next().now_or_never().is_none());
+    world.end().await;
+}
+
+/// ACC-3: a legacy session is told what its client may hear by the credential that it showed last, not by the one that opened it.
+#[tokio::test]
+async fn a_feed_follows_the_credential_that_was_shown_last() {
+    let all = PolicyRule {
+        tools: on(&["m/red*"]),
+        resources: on(&["m/red://dir", "m/red://dir/x"]),
+        ..rule("ada", 3)
+    };
+    let members = Who::Group("inner".to_owned());
+    let inner = PolicyRule { who: vec![members], resources: on(&["m/red://dir/blue"]), ..rule("ada", 7) };
+    let world = World::start(&[("m", both())], vec![all, inner]);
+    world.gateway.settled().await;
+    let (outer, inner) = (user("ada"), user("ada").in_groups(["inner"]));
+    let ada = Client::new(&inner, LEGACY);
+    let feed = ada.feed(&world);
+    ada.ask(&world, "resources/subscribe", json!({"uri": "red://dir"})).await.unwrap();
+    for (shown, hears) in [(None, true), (Some(&outer), false), (Some(&inner), true)] {
+        if let Some(shown) = shown {
+            drop(world.gateway.feed(shown, &ada.session));
+        }
+        ada.ask(&world, "tools/call", json!({"name": "red_news", "arguments": {}})).await.unwrap();
+        let mut told = Vec::new();
+        while told.last().is_none_or(|last: &Value| last["params"]["uri"] != "red://dir/x") {
+            told.push(decoded(&soon(feed.next()).await));
+        }
+        assert_eq!(told.iter().any(|one| one["params"]["uri"] == "red://dir/blue"), hears, "{told:?}");
+    }
+    ada.session.end();
     world.end().await;
 }

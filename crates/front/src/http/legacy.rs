@@ -109,10 +109,14 @@ pub(crate) fn session<B: Backend>(
         let reason = "`Mcp-Session-Id` is required; send `initialize` to open a session";
         return Err(Missing { status: StatusCode::BAD_REQUEST, reason });
     };
-    value.to_str().ok().and_then(|value| front.sessions.lease(value.trim(), principal)).ok_or(Missing {
+    let lease = value.to_str().ok().and_then(|value| front.sessions.lease(value.trim(), principal));
+    let lease = lease.ok_or(Missing {
         status: StatusCode::NOT_FOUND,
         reason: "no such session; send `initialize` to open a new one",
-    })
+    })?;
+    // What the session is told follows the rights of its client, too.
+    lease.0.shows(principal, || drop(front.backend.feed(principal, &lease.0.identity)));
+    Ok(lease)
 }
 
 /// Answers one request of a session.
@@ -138,7 +142,7 @@ pub(crate) async fn request<B: Backend>(
     }
     let session = lease.0.clone();
     lease.requested();
-    match call(front, &Arc::new(lease), request, reading, way) {
+    match call(front, (principal, &Arc::new(lease)), request, reading, way) {
         Ok(call) => {
             // The answer to a call that was admitted still goes to its client after the token has expired.
             let manner = manner(front, &session, principal.validity().until_revoked());
@@ -173,10 +177,10 @@ impl Outlet for CallStream {
     }
 }
 
-/// Begins a request, or answers it at once.
+/// Begins a request, or answers it at once. It may do what the principal may that it shows, whoever opened the session.
 fn call<B: Backend>(
     front: &Front<B>,
-    lease: &Arc<Lease>,
+    (principal, lease): (&Principal, &Arc<Lease>),
     request: Request,
     reading: Reading,
     way: CallOutlets,
@@ -199,7 +203,7 @@ fn call<B: Backend>(
         return Err(refused(RpcError::new(code::INVALID_REQUEST, "the session has just ended")));
     }
     let caller = Caller {
-        principal: session.principal.clone(),
+        principal: principal.clone(),
         revision: session.revision,
         transport: ClientTransport::Http,
         session: session.identity.clone(),
@@ -226,7 +230,7 @@ fn call<B: Backend>(
 /// questions, so the calls get no outlets for them.
 pub(crate) async fn batch<B: Backend>(
     front: &Front<B>,
-    lease: Lease,
+    (principal, lease): (&Principal, Lease),
     items: Vec<Result<Message, Malformed>>,
 ) -> Reply {
     if items.len() > MAX_BATCH {
@@ -243,7 +247,7 @@ pub(crate) async fn batch<B: Backend>(
                 answers.push(if request.method == Method::Initialize || reading.claims_version() {
                     Err(Answer::new(&request.id, Err(&not_in_a_batch())))
                 } else {
-                    call(front, &lease, request, reading, CallOutlets::default())
+                    call(front, (principal, &lease), request, reading, CallOutlets::default())
                 });
             }
             Ok(Message::Notification(told)) => notified(&lease.0, &told),
@@ -327,7 +331,7 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
     }
     let announcements = Announcements {
         reader: Reader::new(Arc::clone(log), next),
-        feed: front.backend.feed(&session.principal, &session.identity),
+        feed: front.backend.feed(principal, &session.identity),
         lease,
         principal: principal.clone(),
         shutdown: front.shutdown.clone(),

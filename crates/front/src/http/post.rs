@@ -190,7 +190,9 @@ async fn batch<B: Backend>(
         return refuse(StatusCode::BAD_REQUEST, no_batch);
     }
     match posted.session(front) {
-        Ok(lease) if lease.0.revision.has_batches() => legacy::batch(front, lease, items).await,
+        Ok(lease) if lease.0.revision.has_batches() => {
+            legacy::batch(front, (&posted.principal, lease), items).await
+        }
         Ok(_) => refuse(StatusCode::BAD_REQUEST, no_batch),
         Err(missing) => missing.reply(None),
     }

@@ -6,7 +6,8 @@
 //! if that is at least [`LONG_IDLE`]. Otherwise the new session is refused. A session in use never makes way.
 //!
 //! A session ends when the credential that opened it is revoked: it is unknown from then on, and its stream closes, but its
-//! running calls finish. It survives the expiry of a token, because its client comes back with the next one.
+//! running calls finish. It survives the expiry of a token, because its client comes back with the next one. What that one
+//! allows counts from then on: a session gives no rights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: Uuid,
+    /// Who opened it. Each request is judged by the principal that it shows itself.
     pub(crate) principal: Principal,
     pub(crate) revision: Revision,
     /// What its client can be asked during a call.
@@ -63,6 +65,8 @@ struct Usage {
     /// Whether it ever sent a request.
     requested: bool,
     last: Instant,
+    /// The principal as it was last authenticated.
+    shown: Principal,
 }
 
 impl Sessions {
@@ -84,6 +88,7 @@ impl Sessions {
         if table.len() >= self.cap && !make_way(&mut table) {
             return None;
         }
+        let shown = principal.clone();
         let session = Arc::new(Session {
             id: Uuid::new_v4(),
             principal,
@@ -94,7 +99,13 @@ impl Sessions {
             in_flight: InFlight::default(),
             streams: Streams::new(Account::new(&self.budget)),
             ended: CancellationToken::new(),
-            usage: Mutex::new(Usage { leases: 0, stream: false, requested: false, last: Instant::now() }),
+            usage: Mutex::new(Usage {
+                leases: 0,
+                stream: false,
+                requested: false,
+                last: Instant::now(),
+                shown,
+            }),
         });
         table.insert(session.id, session.clone());
         Some(session)
@@ -216,6 +227,16 @@ impl Session {
     /// Enough of the id to tell sessions apart in a log, too little to use one.
     pub(crate) fn label(&self) -> String {
         self.id.to_string().chars().take(8).collect()
+    }
+
+    /// Notes the credential that a request shows. If it is another one than before, that is `told` before the next request
+    /// notes its own.
+    pub(crate) fn shows(&self, principal: &Principal, told: impl FnOnce()) {
+        let mut usage = self.usage.lock();
+        if !usage.shown.shares_credential(principal) {
+            usage.shown = principal.clone();
+            told();
+        }
     }
 
     /// Takes the session's one stream, if it is free.

@@ -29,6 +29,8 @@ pub(crate) struct Inner {
     pub(crate) headers: Arc<[HeaderParameter]>,
     /// The callers seen, as `principal revision`.
     pub(crate) callers: std::sync::Mutex<Vec<String>>,
+    /// The principals by whose rights the feeds of sessions were judged, with their scopes.
+    pub(crate) fed: std::sync::Mutex<Vec<String>>,
     /// The place of the next panic.
     pub(crate) curse: std::sync::Mutex<Option<&'static str>>,
     /// The panics that the front has reported.
@@ -62,6 +64,7 @@ impl Fake {
             feeds: Feeds::default(),
             headers: headers.into(),
             callers: std::sync::Mutex::default(),
+            fed: std::sync::Mutex::default(),
             curse: std::sync::Mutex::default(),
             panics: std::sync::Mutex::default(),
             sessions: std::sync::Mutex::default(),
@@ -106,6 +109,7 @@ impl Fake {
 
     async fn call(
         &self,
+        principal: &Principal,
         request: &ClientRequest,
         progress: Option<ProgressSink>,
     ) -> Result<Spliced, RpcError> {
@@ -166,6 +170,10 @@ impl Fake {
                 retry_after: None,
                 quota: None,
             })),
+            "write" if !principal.scopes().any(|scope| scope == "write") => Err(missing_scope()
+                .of_failure(Failure { code: Code::InsufficientScope, retry_after: None, quota: None })),
+            "write" => Ok(Raw::literal(r#"{"written":true}"#)),
+            "of_the_ops" if principal.groups().any(|group| group == "ops") => Ok(Raw::literal("{}")),
             "scoped_upstream" => Err(missing_scope()),
             "capability" => Err(RpcError::new(code::MISSING_CLIENT_CAPABILITY, "needs sampling")),
             "upstream_no_method" => Err(RpcError::new(code::METHOD_NOT_FOUND, "upstream says so")),
@@ -215,7 +223,7 @@ impl Backend for Fake {
         match request.method {
             Method::ToolsList => Ok(Raw::literal(r#"{"tools":[]}"#).into()),
             Method::Discover => Ok(Raw::literal(r#"{"supportedVersions":["2026-07-28"]}"#).into()),
-            Method::ToolsCall => self.call(request, progress).await,
+            Method::ToolsCall => self.call(&caller.principal, request, progress).await,
             Method::Listen => self.listen(progress).await,
             _ => Err(RpcError::new(code::METHOD_NOT_FOUND, "no such method")),
         }
@@ -235,8 +243,10 @@ impl Backend for Fake {
         matches!(method, Method::Discover | Method::ToolsList | Method::ToolsCall)
     }
 
-    fn feed(&self, _principal: &Principal, session: &Session) -> Feed {
+    fn feed(&self, principal: &Principal, session: &Session) -> Feed {
         self.panic_at("feed");
+        let scopes: Vec<&str> = principal.scopes().collect();
+        self.fed.lock().unwrap().push(format!("{principal} {}", scopes.join(" ")));
         session.feed_or(|number| self.feeds.open_session(number))
     }
 

@@ -12,15 +12,31 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Direct, Server, mirrored, piece};
-use crate::fake::{ENVELOPE, Fake, initialize, legacy, modern};
+use crate::fake::{ENVELOPE, Fake, code_of, initialize, legacy, modern};
 
 /// When a token with `x-expires` expires.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Believes the `x-user` header, after a wait as for an answer from elsewhere. `revoked` ends the credentials of `ada`.
+/// Believes the `x-user` header, after a wait as for an answer from elsewhere. `revoked` ends the credentials of `ada`. The
+/// same `x-scopes` and `x-groups` of `bob` are the same token.
 #[derive(Default)]
 struct ByHeader {
     revoked: CancellationToken,
+    tokens: std::sync::Mutex<std::collections::HashMap<[String; 2], Principal>>,
+}
+
+impl ByHeader {
+    fn bob(&self, headers: &HeaderMap) -> Principal {
+        let words = ["x-scopes", "x-groups"].map(|name| {
+            headers.get(name).and_then(|words| words.to_str().ok()).unwrap_or_default().to_owned()
+        });
+        let mut tokens = self.tokens.lock().unwrap();
+        let token = tokens.entry(words).or_insert_with_key(|[scopes, groups]| {
+            let bob = Principal::new("bob", PrincipalKind::Token);
+            bob.with_scopes(scopes.split_whitespace()).in_groups(groups.split_whitespace())
+        });
+        token.clone()
+    }
 }
 
 impl Authenticator for ByHeader {
@@ -41,6 +57,7 @@ impl Authenticator for ByHeader {
                     let validity = Validity::new(Some(self.revoked.clone()), expires);
                     Ok(Principal::new("ada", PrincipalKind::Token).valid(validity))
                 }
+                Some("bob") => Ok(self.bob(headers)),
                 Some(user) => Ok(Principal::new(user, PrincipalKind::Token)),
                 None => Err(Refusal::new(StatusCode::UNAUTHORIZED, "who are you?")),
             }
@@ -50,6 +67,10 @@ impl Authenticator for ByHeader {
 
     fn asks_for_secret(&self) -> bool {
         true
+    }
+
+    fn step_up(&self, scope: &str) -> Option<HeaderValue> {
+        Some(HeaderValue::from_str(scope).unwrap())
     }
 }
 
@@ -110,6 +131,49 @@ async fn a_session_is_unknown_to_others() {
     let ada = [("mcp-session-id", id.as_str()), ("x-user", "ada")];
     assert_eq!(server.post(&ada, &call).await.status, 200);
     assert_eq!(server.send("DELETE", &ada, "").await.status, 204);
+}
+
+/// ACC-1, ACC-3: each request of a legacy session has the rights of the token that it shows itself, alone and in a batch: a
+/// token with more scopes cures a challenge, one with fewer scopes takes rights away, and so does one without a group.
+#[tokio::test]
+async fn a_session_gives_no_rights() {
+    let fake = Fake::new();
+    let server = start(&fake).await;
+    let opened = server.post(&[("x-user", "bob")], &initialize("0", "2025-03-26")).await;
+    let id = opened.headers["mcp-session-id"].to_str().unwrap().to_owned();
+    let ask = async |tool: &str, (scopes, groups): (&str, &str)| {
+        let headers =
+            [("mcp-session-id", id.as_str()), ("x-user", "bob"), ("x-scopes", scopes), ("x-groups", groups)];
+        let call = legacy("1", "tools/call", &format!(r#""name":"{tool}""#));
+        let alone = server.post(&headers, &call).await;
+        let batch = server.post(&headers, &format!("[{call}]")).await.json();
+        assert_eq!(code_of(&batch[0]), code_of(&alone.json()), "{batch}");
+        (alone.status.as_u16(), code_of(&alone.json()))
+    };
+    assert_eq!(ask("write", ("", "")).await, (403, -32603), "it was opened with this one");
+    assert_eq!(ask("write", ("write", "")).await, (200, 0), "more scopes");
+    assert_eq!(ask("write", ("read", "")).await, (403, -32603), "fewer scopes");
+    assert_eq!(ask("of_the_ops", ("", "ops")).await, (200, 0));
+    assert_eq!(ask("of_the_ops", ("", "")).await, (200, -32602), "no longer in the group");
+}
+
+/// ACC-3: what a legacy session is told is judged by the token that it showed last: it is noted once for each change, and when
+/// the stream opens.
+#[tokio::test]
+async fn the_feed_of_a_session_follows_its_token() {
+    let fake = Fake::new();
+    let server = start(&fake).await;
+    let opened = server.post(&[("x-user", "bob"), ("x-scopes", "a")], &initialize("0", "2025-06-18")).await;
+    let id = opened.headers["mcp-session-id"].to_str().unwrap().to_owned();
+    let ping = legacy("1", "ping", "");
+    for scopes in ["a", "b", "b", "a"] {
+        let headers = [("mcp-session-id", id.as_str()), ("x-user", "bob"), ("x-scopes", scopes)];
+        assert_eq!(server.post(&headers, &ping).await.status, 200);
+    }
+    assert_eq!(*fake.fed.lock().unwrap(), ["bob a", "bob b", "bob a"]);
+    let headers = [("mcp-session-id", id.as_str()), ("x-user", "bob"), ("x-scopes", "c")];
+    let _stream = server.open("GET", &headers, "").await;
+    assert_eq!(fake.fed.lock().unwrap()[3..], ["bob c", "bob c"]);
 }
 
 /// A front, on a paused clock, and what revokes the credential of `ada`.

@@ -42,8 +42,8 @@ struct Inner {
     listen: Option<Raw>,
     /// The number of the session that it belongs to.
     session: Option<u64>,
-    /// Whose it is; `None` if its owner may hear everything.
-    principal: Option<Principal>,
+    /// Whose it is, as last authenticated; `None` if its owner may hear everything.
+    principal: Option<Mutex<Principal>>,
     /// Cancelled when the principal lost something that it listens to.
     ended: CancellationToken,
     lists: Lists,
@@ -133,7 +133,7 @@ impl Feeds {
         let inner = Inner {
             listen,
             session,
-            principal,
+            principal: principal.map(Mutex::new),
             ended: CancellationToken::new(),
             lists,
             level: AtomicU8::new(0),
@@ -164,7 +164,7 @@ impl Feeds {
     pub(crate) fn seen(&self, last: impl Fn(&Principal) -> Option<Arc<Catalog>>) -> SeenBefore {
         let feeds: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         let seen = feeds.into_iter().filter_map(|feed| {
-            let seen = last(feed.principal.as_ref()?)?;
+            let seen = last(&feed.principal()?)?;
             Some((feed.number(), seen))
         });
         SeenBefore(seen.collect())
@@ -177,9 +177,9 @@ impl Feeds {
         before: &SeenBefore,
         changed: impl Fn(&Principal, Option<&Catalog>) -> Lists,
     ) {
-        self.each(|feed| match &feed.principal {
+        self.each(|feed| match feed.principal() {
             Some(principal) => {
-                feed.changed(changed(principal, before.0.get(&feed.number()).map(|seen| &**seen)));
+                feed.changed(changed(&principal, before.0.get(&feed.number()).map(|seen| &**seen)));
             }
             None => feed.changed(Lists::ALL),
         });
@@ -193,16 +193,16 @@ impl Feeds {
         may_call: impl Fn(&Principal, &str, &str) -> bool,
     ) {
         self.each(|feed| {
-            let Some(principal) = &feed.principal else { return };
+            let Some(principal) = feed.principal() else { return };
             let (uris, tasks) = {
                 let state = feed.state.lock();
                 let tasks = state.tasks.iter().map(|(place, task)| (place.clone(), task.tool.clone()));
                 (state.resources.keys().cloned().collect::<Vec<_>>(), tasks.collect::<Vec<_>>())
             };
-            let lost: Vec<String> = uris.into_iter().filter(|uri| !may_read(principal, uri)).collect();
+            let lost: Vec<String> = uris.into_iter().filter(|uri| !may_read(&principal, uri)).collect();
             let lost_tasks: Vec<TaskOrigin> = tasks
                 .into_iter()
-                .filter(|(place, tool)| !may_call(principal, &place.server, tool))
+                .filter(|(place, tool)| !may_call(&principal, &place.server, tool))
                 .map(|(place, _)| place)
                 .collect();
             if feed.listen.is_some() && !(lost.is_empty() && lost_tasks.is_empty()) {
@@ -231,7 +231,7 @@ impl Feeds {
             if !wanted || state.updated.iter().any(|(known, _)| *known == uri) {
                 return;
             }
-            if !feed.principal.as_ref().is_none_or(&may_read) {
+            if !feed.principal().as_ref().is_none_or(&may_read) {
                 return;
             }
             // A followed resource may have any number of sub-resources.
@@ -270,7 +270,7 @@ impl Feeds {
             if feed.level().is_none_or(|wanted| level < wanted) {
                 return;
             }
-            if !feed.principal.as_ref().is_none_or(&may_hear) {
+            if !feed.principal().as_ref().is_none_or(&may_hear) {
                 return;
             }
             let mut state = feed.state.lock();
@@ -321,7 +321,7 @@ impl Feeds {
                 lost.map(|(uri, _)| uri.clone()).collect()
             };
             for uri in lost {
-                let found = watch(feed.principal.as_ref(), &uri);
+                let found = watch(feed.principal().as_ref(), &uri);
                 if let Some(held) = feed.state.lock().resources.get_mut(&uri) {
                     held.watch = found;
                 }
@@ -338,6 +338,14 @@ impl Feed {
                 return message;
             }
             self.0.bell.notified().await;
+        }
+    }
+
+    /// Judges what it tells by this principal from now on: the client of a session may come back with a credential that gives
+    /// it more or fewer rights.
+    pub(crate) fn shown(&self, principal: &Principal) {
+        if let Some(known) = &self.0.principal {
+            known.lock().clone_from(principal);
         }
     }
 
@@ -405,6 +413,10 @@ impl Inner {
     /// Identifies it among those that exist.
     fn number(&self) -> usize {
         std::ptr::from_ref(self).addr()
+    }
+
+    fn principal(&self) -> Option<Principal> {
+        self.principal.as_ref().map(|principal| principal.lock().clone())
     }
 
     fn changed(&self, lists: Lists) {

@@ -28,9 +28,12 @@ const LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
 const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Gateway {
-    /// The feed of a principal's legacy session; always the same one for a session.
+    /// The feed of a principal's legacy session; always the same one for a session. What it tells from now on is what this
+    /// principal may hear.
     pub fn feed(&self, principal: &Principal, session: &Session) -> Feed {
-        session.feed_or(|number| self.inner().feeds.open_session_of(principal, number))
+        let feed = session.feed_or(|number| self.inner().feeds.open_session_of(principal, number));
+        feed.shown(principal);
+        feed
     }
 
     /// Legacy: sends log lines of this level and above from now on.
