@@ -2,13 +2,16 @@
 //!
 //! A session belongs to one principal; for every other principal it does not exist. It expires when it was not used for
 //! the idle time; a call in flight and an open stream count as use. The number of sessions is capped. At the cap a new
-//! session replaces an expired one, else the oldest that never sent a request, else the one that has been idle the longest,
-//! if that is at least [`LONG_IDLE`]. Otherwise the new session is refused. A session in use never makes way.
+//! session replaces an expired one. Else it replaces the least recently used one of the principal that has the most, if that
+//! is more than the newcomer has: nobody locks others out by holding sessions. Else, among the newcomer's own and those of its
+//! equals, it replaces the oldest that never sent a request, else the one that has been idle the longest, if that is at least
+//! [`LONG_IDLE`]. Otherwise the new session is refused. A session in use never makes way.
 //!
 //! A session ends when the credential that opened it is revoked: it is unknown from then on, and its stream closes, but its
 //! running calls finish. It survives the expiry of a token, because its client comes back with the next one. What that one
 //! allows counts from then on: a session gives no rights.
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +88,7 @@ impl Sessions {
         if table.len() >= self.cap {
             expire(&mut table, self.idle);
         }
-        if table.len() >= self.cap && !make_way(&mut table) {
+        if table.len() >= self.cap && !make_way(&mut table, &principal) {
             return None;
         }
         let shown = principal.clone();
@@ -166,7 +169,7 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
     table.retain(|_, session| {
         let keep = {
             let usage = session.usage.lock();
-            usage.leases > 0 || usage.stream || now.duration_since(usage.last) < idle
+            usage.is_busy() || now.duration_since(usage.last) < idle
         };
         if !keep {
             debug!(session = session.label(), "session expired");
@@ -199,20 +202,38 @@ impl Lenient for Sessions {
     }
 }
 
-/// Ends the session that is least likely to be missed; returns whether there was one.
-fn make_way(table: &mut HashMap<Uuid, Arc<Session>>) -> bool {
-    let now = Instant::now();
+/// Ends a session for a new one of `newcomer`; returns whether there was one to end. Nobody loses one to a newcomer that has
+/// more than they have.
+fn make_way(table: &mut HashMap<Uuid, Arc<Session>>, newcomer: &Principal) -> bool {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for session in table.values() {
+        *counts.entry(session.principal.as_str()).or_default() += 1;
+    }
+    let count = |principal: &Principal| counts.get(principal.as_str()).copied().unwrap_or_default();
+    let (now, own) = (Instant::now(), count(newcomer));
     let candidate = |session: &Arc<Session>| {
-        let usage = session.usage.lock();
-        let used = usage.leases > 0 || usage.stream;
-        let evictable = !usage.requested || now.duration_since(usage.last) >= LONG_IDLE;
-        (!used && evictable).then_some((usage.requested, usage.last, session.id))
+        let (usage, held) = (session.usage.lock(), count(&session.principal));
+        let abandoned = !usage.requested || now.duration_since(usage.last) >= LONG_IDLE;
+        // Whoever has more than the newcomer loses one of any age, the one with the most first.
+        let order = match held.cmp(&own) {
+            Ordering::Greater => (Reverse(held), false, usage.last),
+            Ordering::Equal if abandoned => (Reverse(held), usage.requested, usage.last),
+            _ => return None,
+        };
+        (!usage.is_busy()).then_some((order, session.id))
     };
-    let Some((requested, _, id)) = table.values().filter_map(candidate).min() else { return false };
+    let Some((_, id)) = table.values().filter_map(candidate).min() else { return false };
     let Some(session) = table.remove(&id) else { return false };
-    debug!(session = session.label(), requested, "a session makes way for another");
+    debug!(session = session.label(), principal = %session.principal, "a session makes way for another");
     session.end();
     true
+}
+
+impl Usage {
+    /// Whether something of it runs or is open.
+    const fn is_busy(&self) -> bool {
+        self.leases > 0 || self.stream
+    }
 }
 
 impl Session {
@@ -394,6 +415,53 @@ mod tests {
         assert!(open(&sessions).is_none());
         assert!(!calling.ended.is_cancelled() && !streaming.ended.is_cancelled());
         drop((call, stream));
+    }
+
+    /// BOUND-4, ACC-5: a principal that holds most sessions, all of them just used, locks nobody out: its least recently used
+    /// one makes way, but none that is in use. Equals are refused as before.
+    #[tokio::test(start_paused = true)]
+    async fn a_principal_with_many_sessions_locks_nobody_out() {
+        let sessions = Sessions::new(6, LONG_IDLE * 10, Budget::process());
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            held.push(used_by(&sessions, "eve").await.unwrap());
+        }
+        assert!(used_by(&sessions, "eve").await.is_none(), "nobody has more, and all were used lately");
+        let call = sessions.lease(&held[0].id.to_string(), &held[0].principal).unwrap();
+        let stream = held[1].open_stream().unwrap();
+        let ended = || -> Vec<usize> { (0..6).filter(|at| held[*at].ended.is_cancelled()).collect() };
+        let first = used_by(&sessions, "ada").await.unwrap();
+        assert_eq!(ended(), [2]);
+        for (name, expected) in [("bob", &[2, 3][..]), ("ada", &[2, 3, 4]), ("bob", &[2, 3, 4, 5])] {
+            used_by(&sessions, name).await.unwrap();
+            assert_eq!(ended(), expected, "{name}");
+        }
+        assert!(used_by(&sessions, "ada").await.is_none(), "all have two");
+        assert!(used_by(&sessions, "carl").await.is_some());
+        assert!(first.ended.is_cancelled() && ended().len() == 4, "eve's are in use");
+        drop((call, stream));
+    }
+
+    /// BOUND-4: a principal gets no session of those who have fewer, however long they were idle; its own makes way.
+    #[tokio::test(start_paused = true)]
+    async fn a_principal_with_many_sessions_pushes_nobody_out() {
+        let sessions = Sessions::new(3, LONG_IDLE * 10, Budget::process());
+        let opened = sessions.open(Principal::named("ada"), Revision::V2025_06_18, Abilities::NONE).unwrap();
+        advance(LONG_IDLE).await;
+        let own = used_by(&sessions, "eve").await.unwrap();
+        used_by(&sessions, "eve").await.unwrap();
+        assert!(used_by(&sessions, "eve").await.is_none());
+        advance(LONG_IDLE).await;
+        assert!(used_by(&sessions, "eve").await.is_some());
+        assert!(own.ended.is_cancelled() && !opened.ended.is_cancelled());
+    }
+
+    /// A session that has just sent a request, a moment after all others.
+    async fn used_by(sessions: &Sessions, name: &str) -> Option<Arc<Session>> {
+        advance(Duration::from_millis(1)).await;
+        let session = sessions.open(Principal::named(name), Revision::V2025_06_18, Abilities::NONE)?;
+        sessions.lease(&session.id.to_string(), &session.principal).unwrap().requested();
+        Some(session)
     }
 
     #[tokio::test(start_paused = true)]
