@@ -75,7 +75,8 @@ pub struct Means {
 /// The trusted proxy, with its header names parsed.
 struct Proxy {
     settings: TrustedProxy,
-    user: HeaderName,
+    /// The header that names the principal; `None` if the proxy names nobody.
+    user: Option<HeaderName>,
     groups: Option<HeaderName>,
     /// Whether a stranger's use of the header was logged.
     told: AtomicBool,
@@ -244,10 +245,11 @@ impl Credentials {
 
     /// The principal that a proxy names; `None` if it names none, or if it is not believed.
     fn by_proxy(&self, headers: &HeaderMap, peer: Peer) -> Option<Result<Principal, Refusal>> {
-        let proxy = self.proxy.as_ref().filter(|proxy| headers.contains_key(&proxy.user))?;
+        let proxy = self.proxy.as_ref()?;
+        let user = proxy.user.as_ref().filter(|user| headers.contains_key(*user))?;
         if !proxy.is(peer) {
             if !proxy.told.swap(true, Ordering::Relaxed) {
-                let (header, peer) = (proxy.user.as_str(), peer.address);
+                let (header, peer) = (user.as_str(), peer.address);
                 warn!(
                     header,
                     ?peer,
@@ -256,7 +258,7 @@ impl Credentials {
             }
             return None;
         }
-        let principal = proxy.principal(headers);
+        let principal = proxy.principal(headers, user);
         Some(principal.ok_or_else(|| {
             self.invalid(self.origin(headers, peer), "the proxy's headers name no user, or more than one")
         }))
@@ -301,7 +303,10 @@ impl Proxy {
     fn new(settings: &TrustedProxy) -> Option<Self> {
         let name = |text: &str| HeaderName::try_from(text).ok();
         let groups = settings.groups_header.as_deref().and_then(name);
-        let user = name(&settings.user_header)?;
+        let user = match &settings.user_header {
+            Some(user) => Some(name(user)?),
+            None => None,
+        };
         Some(Self { settings: settings.clone(), user, groups, told: AtomicBool::new(false) })
     }
 
@@ -312,8 +317,8 @@ impl Proxy {
     }
 
     /// The user that the headers name; `None` unless each header names exactly one thing.
-    fn principal(&self, headers: &HeaderMap) -> Option<Principal> {
-        let name = only(headers, &self.user)?;
+    fn principal(&self, headers: &HeaderMap, user: &HeaderName) -> Option<Principal> {
+        let name = only(headers, user)?;
         if name.is_empty() || name.len() > LONGEST_PROXY_NAME {
             return None;
         }

@@ -81,8 +81,8 @@ impl ServerOptions {
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
         self.gateway.servers.clone_from(&config.servers);
-        self.restricts =
-            [!config.policy.is_empty(), !config.limits.is_empty(), config.auth.asks_for_credentials()];
+        let admits = config.auth.asks_for_credentials() || config.auth.proxy.is_some();
+        self.restricts = [!config.policy.is_empty(), !config.limits.is_empty(), admits];
         self
     }
 

@@ -31,7 +31,7 @@ pub struct AuthSettings {
     pub keys_in_file: Vec<ApiKey>,
     /// The file to which `key new` adds keys, and which the gateway watches. It need not exist.
     pub keys_file: Option<PathBuf>,
-    /// The proxy whose header names the principal.
+    /// The proxy that names its clients, or only their addresses.
     pub proxy: Option<TrustedProxy>,
     /// Who may use the operators' API.
     pub operators: Vec<Who>,
@@ -57,7 +57,8 @@ impl AuthSettings {
     /// Whether a caller could show something that is configured: a key, a token of an issuer, the header of a proxy.
     pub fn has_credentials(&self) -> bool {
         let keys = !(self.keys.is_empty() && self.keys_in_file.is_empty());
-        keys || !self.issuers.is_empty() || self.proxy.is_some()
+        let named = self.proxy.as_ref().is_some_and(|proxy| proxy.user_header.is_some());
+        keys || !self.issuers.is_empty() || named
     }
 }
 
@@ -153,13 +154,14 @@ pub struct Introspection {
     pub client_secret: Secret,
 }
 
-/// `[auth.proxy]`: a proxy that has authenticated its clients.
+/// `[auth.proxy]`: a proxy that says whose requests it forwards.
 #[derive(Debug, Clone)]
 pub struct TrustedProxy {
     /// The peers that are believed: never empty. A Unix socket listener is believed without being listed.
     pub proxies: Vec<PeerNetwork>,
-    /// The header that names the principal.
-    pub user_header: String,
+    /// The header that names the principal; `None` if the proxy authenticates nobody, so that only the address of its client is
+    /// believed.
+    pub user_header: Option<String>,
     /// The header that lists groups, separated by commas.
     pub groups_header: Option<String>,
 }

@@ -160,8 +160,8 @@ fn who_is_admitted() {
         proxy.proxies.iter().map(|net| format!("{}/{}", net.address, net.prefix)).collect();
     assert_eq!(networks, ["10.0.0.0/8", "::1/128"]);
     assert_eq!(
-        (proxy.user_header.as_str(), proxy.groups_header.as_deref()),
-        ("X-Forwarded-User", Some("X-Forwarded-Groups"))
+        (proxy.user_header.as_deref(), proxy.groups_header.as_deref()),
+        (Some("X-Forwarded-User"), Some("X-Forwarded-Groups"))
     );
 }
 
@@ -244,6 +244,13 @@ fn defaults() {
     assert_eq!((auth.step_up, auth.keys_file), (StepUp::Http, Some(folder.path().join("keys.toml"))));
     assert!(config("[auth]\npublic_url = 'http://[::1]:1'").auth.asks_for_credentials());
     assert!(!config("[auth]\npublic_url = 'http://localhost:1'").auth.has_credentials());
+    let proxied = |lines: &str| config(&format!("[auth.proxy]\nproxies = ['10.0.0.7']\n{lines}")).auth;
+    let (silent, naming) = (proxied(""), proxied("user_header = 'X-User'\n"));
+    assert!(
+        naming.has_credentials() && !silent.has_credentials(),
+        "a proxy that names nobody signs nobody in"
+    );
+    assert!(silent.proxy.is_some_and(|proxy| proxy.user_header.is_none() && proxy.proxies.len() == 1));
 
     std::fs::write(
         folder.path().join("keys.toml"),

@@ -104,7 +104,21 @@ fn mistakes_in_auth() {
         "`0.0.0.0/0` in `proxies` is every address",
         "anybody",
     );
-    check(&proxy("proxies = ['10.0.0.7']"), "`user_header` is missing", "write `user_header`");
+    check(
+        &proxy("proxies = ['10.0.0.7']\ngroups_header = 'X-Groups'"),
+        "`groups_header` has no effect without `user_header`",
+        "remove `groups_header`",
+    );
+    check(
+        &proxy("proxies = ['10.0.0.7']\nuser_header = ''"),
+        "`user_header` is not the name of a header",
+        "letters",
+    );
+    check(
+        "[auth.proxy]\nproxies = ['10.0.0.7']\n[[policy]]\nwho = ['proxy:bob']\ntools = ['*/*']\n",
+        "`who`: no proxy could name `bob`",
+        "`user_header`",
+    );
     check(
         &proxy("proxies = ['10.0.0.7']\nuser_header = 'Authorization'"),
         "`user_header` cannot be `Authorization`, which clients set themselves",

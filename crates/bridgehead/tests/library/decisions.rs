@@ -209,6 +209,7 @@ async fn rules_that_nothing_applies_prevent_the_start() {
         ("[[policy]]", "[[policy]]\nwho = [\"*\"]\ntools = [\"*/*\"]\n"),
         ("[[limits.rules]]", "[[limits.rules]]\nwho = [\"*\"]\nrate = \"2/h\"\n"),
         ("[auth]", "[auth]\npublic_url = \"https://mcp.example.com/mcp\"\n"),
+        ("[auth]", "[auth.proxy]\nproxies = [\"10.0.0.7\"]\n"),
     ] {
         let config = loaded(text);
         let refused = options(&config).build().unwrap().start().await.unwrap_err();

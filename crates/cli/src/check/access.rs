@@ -148,8 +148,8 @@ fn admitted(config: &Config) -> Vec<String> {
         let how = if issuer.introspection.is_some() { "introspected" } else { "verified" };
         all.push(format!("holders of tokens of `{}`, {how}", issuer.name));
     }
-    if let Some(proxy) = &auth.proxy {
-        all.push(format!("whom a proxy names in `{}`", proxy.user_header));
+    if let Some(header) = auth.proxy.as_ref().and_then(|proxy| proxy.user_header.as_ref()) {
+        all.push(format!("whom a proxy names in `{header}`"));
     }
     let token = config.http.token != TokenSource::None;
     if token {

@@ -321,8 +321,14 @@ fn proxy(section: &Section<'_>, findings: &mut Findings) -> Option<TrustedProxy>
             }
         }
     }
-    let user_header = required(&section, "user_header", &entry.key_span, findings);
+    // Without it the proxy names nobody: only the address of its client is believed.
+    let user_header = section.text("user_header");
     let groups_header = section.text("groups_header");
+    if let (false, Some((_, span))) = (section.mentions("user_header"), groups_header) {
+        let message = "`groups_header` has no effect without `user_header`";
+        let help = "name the header with the user as `user_header`, or remove `groups_header`";
+        findings.mistake(findings.diagnostic(message, span).help(help));
+    }
     for (key, header) in [("user_header", user_header), ("groups_header", groups_header)] {
         let Some((name, span)) = header else { continue };
         if NEVER_OF_A_PROXY.iter().any(|known| known.eq_ignore_ascii_case(name)) {
@@ -342,7 +348,7 @@ fn proxy(section: &Section<'_>, findings: &mut Findings) -> Option<TrustedProxy>
     }
     Some(TrustedProxy {
         proxies,
-        user_header: user_header?.0.to_owned(),
+        user_header: user_header.map(|(name, _)| name.to_owned()),
         groups_header: groups_header.map(|(name, _)| name.to_owned()),
     })
 }

@@ -42,7 +42,7 @@ impl<'k> Known<'k> {
             keys: keys().map(|key| key.name.as_str()).collect(),
             more_keys: environment.makes_keys,
             groups: (!named_elsewhere && !environment.makes_keys).then(groups),
-            proxy: auth.proxy.is_some(),
+            proxy: auth.proxy.as_ref().is_some_and(|proxy| proxy.user_header.is_some()),
         }
     }
 }
@@ -251,7 +251,7 @@ fn one(text: &str, known: &Known<'_>) -> Result<Who, Unknown> {
             }
             ("proxy", name) if known.proxy && !name.is_empty() => Ok(Who::Proxy(name.to_owned())),
             ("proxy", name) if !known.proxy => {
-                let help = "write `[auth.proxy]`, or remove it from the rule";
+                let help = "write `[auth.proxy]` with its `user_header`, or remove it from the rule";
                 Err(unknown(format!("no proxy could name `{}`", shown(name)), None, help.to_owned()))
             }
             _ => {

@@ -179,7 +179,7 @@ pub const KEYS: &[Key] = &[
     works(Auth, "keys_file", Text, "`keys.toml` beside this file", "File to which `bridgehead key new` adds keys, and which the gateway watches."),
     works(Auth, "keys", NamedRows(ApiKey), "", "API keys, each under its name; several under one name are valid side by side."),
     works(Auth, "issuers", Tables(Issuer), "", "Authorization servers whose tokens are accepted, each under its name."),
-    works(Auth, "proxy", Table(TrustedProxy), "", "Proxy that authenticates its clients and names them in a header."),
+    works(Auth, "proxy", Table(TrustedProxy), "", "Proxy in front of the gateway, which names its clients in a header, or only their addresses."),
     works(Auth, "operators", List, "[]", "Who may use the operators' API, written as in a rule."),
     works(Auth, "operators_read", List, "[]", "Who may use the part of the operators' API that changes nothing."),
     works(Auth, "step_up", Choice(&["http", "in-band"]), "\"http\"", "How a call whose scope is missing is answered: with status 403 and a challenge, as the protocol says (`http`), or with a JSON-RPC error (`in-band`)."),
@@ -203,8 +203,8 @@ pub const KEYS: &[Key] = &[
     works(Introspection, "client_id", Text, "", "The gateway's own client id at the issuer."),
     works(Introspection, "client_secret", Text, "", "The gateway's own secret at the issuer, as a reference such as `${file:PATH}`; never shown."),
 
-    works(TrustedProxy, "proxies", List, "", "Addresses or networks of the proxy, such as `10.0.0.0/8`; only these TCP peers, and Unix sockets, are believed."),
-    works(TrustedProxy, "user_header", Text, "", "Header that names the principal."),
+    works(TrustedProxy, "proxies", List, "", "Addresses or networks of the proxy, such as `10.0.0.0/8`; only these TCP peers, and Unix sockets, are believed. The last address in their `X-Forwarded-For` is the one that failed sign-ins count against."),
+    works(TrustedProxy, "user_header", Text, "", "Header that names the principal. Without it the proxy signs nobody in: only the address of its client is believed."),
     works(TrustedProxy, "groups_header", Text, "", "Header that lists the groups of the principal, separated by commas."),
 
     works(Policy, "who", List, "", "Whom the rule speaks of: `*`, `local`, `local:UID`, `token`, `key:NAME`, `group:NAME`, `proxy:NAME`, `ISSUER/SUBJECT` or `ISSUER/*`."),

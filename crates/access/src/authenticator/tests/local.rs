@@ -153,7 +153,7 @@ fn behind_proxy(change: impl FnOnce(&mut AuthSettings)) -> AuthSettings {
     auth(|settings| {
         settings.proxy = Some(TrustedProxy {
             proxies: vec![PeerNetwork { address: [10, 0, 0, 0].into(), prefix: 8 }],
-            user_header: "X-User".to_owned(),
+            user_header: Some("X-User".to_owned()),
             groups_header: Some("X-Groups".to_owned()),
         });
         change(settings);
@@ -192,6 +192,44 @@ async fn a_proxy_names_the_user() {
         Gate::is_refused(&gate.ask(wrong, proxy).await, 401, "error=\"invalid_token\"");
     }
     Gate::is_refused(&gate.ask(&[], proxy).await, 401, "Bearer");
+}
+
+/// ACC-2 (case 12): a proxy without a header for the user names nobody, and its requests are not the local user's. The addresses
+/// that it forwards are counted one by one, so that a stranger behind it blocks nobody else there.
+#[tokio::test]
+async fn a_proxy_that_names_only_addresses() {
+    let issuer = TestIssuer::start().await;
+    let signer = Signer::new("one", bridgehead_config::Algorithm::ES256);
+    issuer.publish(&[&signer]);
+    let mut settings = corp(&issuer, |_| {});
+    settings.proxy = behind_proxy(|_| {}).proxy;
+    settings.proxy.as_mut().unwrap().user_header = None;
+    let gate = Gate::new(&settings);
+    let proxy = from([10, 1, 2, 3].into());
+    Gate::is_refused(&gate.ask(&[("x-user", "ada"), ("x-groups", "ops")], proxy).await, 401, "Bearer");
+    let shown = async |credential: &str, forwarded: &str| {
+        let bearer = format!("Bearer {credential}");
+        gate.ask(&[("authorization", &bearer), ("x-forwarded-for", forwarded)], proxy).await
+    };
+    for _ in 0..10 {
+        Gate::is_refused(&shown("wrong", "203.0.113.9").await, 401, "invalid_token");
+    }
+    let good = |number: u64| signer.sign(&claims(&issuer, &json!({ "jti": number })));
+    Gate::is_refused(&shown(&good(1), "203.0.113.9").await, 429, "");
+    assert_eq!(shown(&good(2), "203.0.113.10").await.as_deref(), Ok("corp/ada"));
+
+    let here = auth(|auth| {
+        auth.proxy = settings.proxy.clone();
+        auth.proxy.as_mut().unwrap().proxies =
+            vec![PeerNetwork { address: [127, 0, 0, 1].into(), prefix: 32 }];
+    });
+    Gate::is_refused(&Gate::new(&here).ask(&[], HERE).await, 401, "Bearer");
+    assert_eq!(Gate::new(&behind_nobody()).ask(&[], HERE).await.as_deref(), Ok("local:7"));
+}
+
+/// Settings of a gateway whose proxy is elsewhere, and names nobody.
+fn behind_nobody() -> AuthSettings {
+    behind_proxy(|settings| settings.proxy.as_mut().unwrap().user_header = None)
 }
 
 /// ACC-2 (case 12): a stranger's use of the proxy's header is logged once, without what the header says.
