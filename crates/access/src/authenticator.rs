@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bridgehead_call::Clock;
 use bridgehead_config::{ApiKey, AuthSettings, ListenerAuth, StepUp, TrustedProxy};
 use bridgehead_front::{
@@ -54,7 +55,7 @@ pub struct Credentials {
     token: Option<Token>,
     issuers: Arc<Issuers>,
     proxy: Option<Proxy>,
-    challenges: Challenges,
+    challenges: ArcSwap<Challenges>,
     throttle: Throttle,
     failures: Failures,
     clock: Arc<dyn Clock>,
@@ -112,7 +113,7 @@ impl Credentials {
             token,
             issuers: Arc::new(Issuers::new(settings, Arc::clone(&clock), fetch)),
             proxy: settings.proxy.as_ref().and_then(Proxy::new),
-            challenges: Challenges::new(settings, &scopes),
+            challenges: ArcSwap::from_pointee(Challenges::new(settings, &scopes)),
             throttle: Throttle::default(),
             failures: Failures::default(),
             clock,
@@ -158,6 +159,11 @@ impl Credentials {
     /// Replaces the keys of the configuration, after a reload. Those of the keys file stay.
     pub fn set_keys(&self, keys: Vec<ApiKey>) {
         self.keys.set_configured(keys, self.clock.wall());
+    }
+
+    /// Replaces the scopes that rules use, after a reload: clients that sign in from now on are asked for these.
+    pub fn set_scopes(&self, scopes: &[String]) {
+        self.challenges.store(Arc::new(self.challenges.load().with(scopes)));
     }
 
     /// Whether callers must show credentials, unless a listener or `auth.local` says otherwise. A key that is made while the
@@ -235,9 +241,9 @@ impl Credentials {
         match verdict {
             Verdict::Good(principal) => Ok(principal),
             Verdict::Inactive => Err(self.invalid(origin, "the issuer says that the token is not valid")),
-            Verdict::LacksScopes(scopes) => {
-                let reason = format!("the token lacks scopes that every request needs: {scopes}");
-                let challenge = self.challenges.insufficient(&scopes);
+            Verdict::LacksScopes { required, held } => {
+                let reason = format!("the token lacks scopes that every request needs: {required}");
+                let challenge = self.challenges.load().lacking(&required, &held);
                 Err(Refusal::new(StatusCode::FORBIDDEN, reason).challenging(challenge))
             }
         }
@@ -269,13 +275,13 @@ impl Credentials {
     }
 
     fn asking(&self, reason: &'static str) -> Refusal {
-        Refusal::new(StatusCode::UNAUTHORIZED, reason).challenging(self.challenges.missing.clone())
+        Refusal::new(StatusCode::UNAUTHORIZED, reason).challenging(self.challenges.load().missing.clone())
     }
 
     fn invalid(&self, origin: Origin, reason: impl Into<Cow<'static, str>>) -> Refusal {
         let reason = reason.into();
         self.failures.count(origin, &reason, self.clock.monotonic());
-        Refusal::new(StatusCode::UNAUTHORIZED, reason).challenging(self.challenges.invalid.clone())
+        Refusal::new(StatusCode::UNAUTHORIZED, reason).challenging(self.challenges.load().invalid.clone())
     }
 
     /// Counts an unknown credential, before any work is done for it.
@@ -412,7 +418,7 @@ impl Authenticator for ListenerAuthenticator {
     }
 
     fn metadata(&self) -> Option<Bytes> {
-        self.credentials.challenges.metadata.clone()
+        self.credentials.challenges.load().metadata.clone()
     }
 
     fn issuer_metadata(&self) -> Option<Bytes> {
@@ -421,7 +427,7 @@ impl Authenticator for ListenerAuthenticator {
 
     fn step_up(&self, scope: &str) -> Option<HeaderValue> {
         match self.credentials.step_up {
-            StepUp::Http => Some(self.credentials.challenges.insufficient(scope)),
+            StepUp::Http => Some(self.credentials.challenges.load().insufficient(scope)),
             StepUp::InBand => None,
         }
     }

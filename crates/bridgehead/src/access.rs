@@ -178,6 +178,7 @@ impl Access {
         let changed = self.0.policy.replace(policy)?;
         if let Some(credentials) = self.0.credentials.get() {
             credentials.set_keys(auth.keys);
+            credentials.set_scopes(&self.0.policy.scopes());
         }
         if changed {
             gateway.policy_changed();

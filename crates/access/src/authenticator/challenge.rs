@@ -14,6 +14,9 @@ const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 /// The prepared texts of one gateway.
 #[derive(Debug)]
 pub(super) struct Challenges {
+    basis: Basis,
+    /// All scopes that some request needs.
+    scopes: Vec<String>,
     /// To a request without credentials. It has no `error` (RFC 6750 §3.1).
     pub(super) missing: HeaderValue,
     /// To a request with wrong ones.
@@ -23,24 +26,48 @@ pub(super) struct Challenges {
     pub(super) metadata: Option<Bytes>,
 }
 
+/// What does not change while the gateway runs.
+#[derive(Debug, Clone)]
+struct Basis {
+    public_url: Option<String>,
+    /// The identifiers of the issuers.
+    issuers: Vec<String>,
+    /// The scopes that the issuers require.
+    required: Vec<String>,
+}
+
 impl Challenges {
     /// `scopes` are those that rules use.
     pub(super) fn new(settings: &AuthSettings, scopes: &[String]) -> Self {
-        let required = settings.issuers.iter().flat_map(|issuer| &issuer.required_scopes);
-        let mut all: Vec<&str> = Vec::new();
-        for scope in required.chain(scopes).map(String::as_str) {
-            if is_scope(scope) && scope != OFFLINE && !all.contains(&scope) {
-                all.push(scope);
+        let issuers = &settings.issuers;
+        let basis = Basis {
+            public_url: settings.public_url.clone(),
+            issuers: issuers.iter().map(|issuer| issuer.issuer.clone()).collect(),
+            required: issuers.iter().flat_map(|issuer| issuer.required_scopes.clone()).collect(),
+        };
+        Self::of(basis, scopes)
+    }
+
+    /// The same with other scopes that rules use.
+    pub(super) fn with(&self, scopes: &[String]) -> Self {
+        Self::of(self.basis.clone(), scopes)
+    }
+
+    fn of(basis: Basis, scopes: &[String]) -> Self {
+        let mut all: Vec<String> = Vec::new();
+        for scope in basis.required.iter().chain(scopes) {
+            if is_scope(scope) && scope != OFFLINE && !all.contains(scope) {
+                all.push(scope.clone());
             }
         }
-        let public_url = settings.public_url.as_deref().filter(|_| !settings.issuers.is_empty());
+        let public_url = basis.public_url.as_deref().filter(|_| !basis.issuers.is_empty());
         let resource = public_url.and_then(metadata_url).map(|url| format!("resource_metadata=\"{url}\""));
         let scope = (!all.is_empty() && resource.is_some()).then(|| format!("scope=\"{}\"", all.join(" ")));
         let invalid = Some("error=\"invalid_token\"".to_owned());
         let metadata = public_url.map(|public_url| {
-            let issuers: Vec<&str> = settings.issuers.iter().map(|issuer| issuer.issuer.as_str()).collect();
             let mut document = json!({
-                "resource": public_url, "authorization_servers": issuers, "bearer_methods_supported": ["header"],
+                "resource": public_url, "authorization_servers": basis.issuers,
+                "bearer_methods_supported": ["header"],
             });
             if !all.is_empty() {
                 document["scopes_supported"] = json!(all);
@@ -52,7 +79,20 @@ impl Challenges {
             invalid: bearer([invalid, resource.clone(), scope]),
             resource,
             metadata,
+            scopes: all,
+            basis,
         }
+    }
+
+    /// To a request whose credential lacks some of the scopes that every request needs. A client may get a token with exactly
+    /// what it is told, so those that the credential has and that some request here needs are named, too.
+    pub(super) fn lacking(&self, required: &str, held: &str) -> HeaderValue {
+        let required: Vec<&str> = required.split_ascii_whitespace().collect();
+        let kept = held
+            .split_ascii_whitespace()
+            .filter(|scope| !required.contains(scope) && self.scopes.iter().any(|known| known == scope));
+        let all: Vec<&str> = required.iter().copied().chain(kept).collect();
+        self.insufficient(&all.join(" "))
     }
 
     /// To a request whose credential lacks scopes; `scopes` lists all that it needs.
@@ -127,6 +167,21 @@ mod tests {
         let bare = challenges(Some("https://gate.example"), true, &[]);
         let url = "https://gate.example/.well-known/oauth-protected-resource";
         assert_eq!(bare.missing, format!("Bearer resource_metadata=\"{url}\", scope=\"use\""));
+    }
+
+    /// ACC-2 (case 16): who lacks a scope that every request needs is told to keep what is of use here, and nothing else.
+    #[test]
+    fn all_scopes_in_one_challenge() {
+        let found = challenges(None, true, &["write", "admin"]);
+        #[track_caller]
+        fn check(found: &Challenges, held: &str, expected: &str) {
+            let told = format!("Bearer error=\"insufficient_scope\", scope=\"{expected}\"");
+            assert_eq!(found.lacking("use see", held), told);
+        }
+        check(&found, "", "use see");
+        check(&found, "write", "use see write");
+        check(&found, "openid write use offline_access", "use see write");
+        check(&found.with(&["openid".to_owned()]), "openid write use", "use see openid");
     }
 
     /// ACC-2 (case 1): with keys only, there is nowhere to sign in, so the challenge is plain and there is no metadata.

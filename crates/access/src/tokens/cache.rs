@@ -22,8 +22,13 @@ const MOST: usize = 1024;
 pub(crate) enum Verdict {
     /// It is good, and this is its holder.
     Good(Principal),
-    /// It is good, but lacks scopes that every request needs. They are listed as in a challenge.
-    LacksScopes(std::sync::Arc<str>),
+    /// It is good, but lacks scopes that every request needs. Scopes are listed as in a challenge.
+    LacksScopes {
+        /// All that every request needs.
+        required: std::sync::Arc<str>,
+        /// All that it has.
+        held: std::sync::Arc<str>,
+    },
     /// The issuer says that it is not good.
     Inactive,
 }

@@ -131,6 +131,7 @@ pub(super) fn principal(
     let mut principal = Principal::new(&format!("{}/{subject}", issuer.name), PrincipalKind::Issuer)
         .in_groups(groups.into_iter().flat_map(words))
         .with_scopes(scopes.iter().map(String::as_str))
+        .requiring(issuer.required_scopes.iter().map(String::as_str))
         .valid(Validity::new(Some(revoked), expires));
     let display = ["preferred_username", "name"].iter().find_map(|name| claims.get(*name)?.as_str());
     if let Some(name) = display.filter(|name| {

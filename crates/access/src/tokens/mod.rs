@@ -263,7 +263,10 @@ impl Issuers {
         let revoked = before.unwrap_or_default();
         let scopes = claims::scopes(claims, &issuer.settings);
         let verdict = match claims::lacks_scope(&scopes, &issuer.settings) {
-            true => Verdict::LacksScopes(issuer.settings.required_scopes.join(" ").into()),
+            true => Verdict::LacksScopes {
+                required: issuer.settings.required_scopes.join(" ").into(),
+                held: scopes.join(" ").into(),
+            },
             false => Verdict::Good(claims::principal(
                 claims,
                 &issuer.settings,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bridgehead::access::{Access, AccessSettings};
 use bridgehead::config::{
-    GatewaySettings, Launch, ListenAddress, Listener, ListenerAuth, Remote, Secret, ServerConfig, TokenSource,
+    GatewaySettings, Issuer, Launch, ListenAddress, Listener, ListenerAuth, PolicyRule, Remote, Secret,
+    ServerConfig, ThingPattern, TokenSource, Who,
 };
 use bridgehead::credentials::{ConfiguredHeaders, CredentialSource};
 use bridgehead::{
@@ -226,6 +227,45 @@ async fn rules_that_nothing_applies_prevent_the_start() {
     let signed_out = loaded("[auth]\npublic_url = \"https://mcp.example.com/mcp\"\n");
     let unreachable = Server::builder().configured(&signed_out).transport(Transport::Memory(memory));
     let running = unreachable.process_handlers(false).build().unwrap().start().await.unwrap();
+    running.stop().await;
+}
+
+/// ACC-2 (case 1), ACC-7: a reload changes the scopes that clients are asked for.
+#[tokio::test]
+async fn a_reload_changes_what_clients_are_asked_for() {
+    let rules = |scope: &str| {
+        let pattern = ThingPattern { server: "*".to_owned(), name: "*".to_owned() };
+        let mut settings = AccessSettings::default();
+        settings.auth.public_url = Some("https://mcp.example.com/mcp".to_owned());
+        settings.auth.issuers.push(Issuer::new("corp", "http://127.0.0.1:9"));
+        settings.policy.push(PolicyRule {
+            who: vec![Who::Everyone],
+            tools: vec![pattern.clone()],
+            prompts: Vec::new(),
+            resources: Vec::new(),
+            deny_tools: Vec::new(),
+            deny_prompts: Vec::new(),
+            deny_resources: Vec::new(),
+            scopes: vec![(pattern, vec![scope.to_owned()])],
+            read_only: false,
+            line: 1,
+        });
+        settings
+    };
+    let clock = Arc::new(bridgehead::SystemClock::default());
+    let access = Access::new(rules("one"), clock, None).unwrap();
+    let http = HttpSettings { listen: "127.0.0.1:0".parse().unwrap(), ..HttpSettings::default() };
+    let options = Server::builder().transport(Transport::http(http)).access(access.clone());
+    let server = options.process_handlers(false).build().unwrap();
+    let running = server.start().await.unwrap();
+    let client = HttpClient::new(running.addresses()[0]);
+    for scope in ["one", "two"] {
+        if scope == "two" {
+            assert!(access.apply(rules(scope), server.gateway()).unwrap());
+        }
+        let metadata = client.get("/.well-known/oauth-protected-resource", &[]).await;
+        assert_eq!(metadata.json()["scopes_supported"], json!([scope]));
+    }
     running.stop().await;
 }
 

@@ -41,6 +41,7 @@ struct Identity {
     name: Option<Arc<str>>,
     groups: Vec<Arc<str>>,
     scopes: Vec<Arc<str>>,
+    required: Vec<Arc<str>>,
     claims: Vec<(Arc<str>, Arc<str>)>,
     validity: Validity,
     class: RememberedClass,
@@ -144,6 +145,7 @@ impl Principal {
             name: None,
             groups: Vec::new(),
             scopes: Vec::new(),
+            required: Vec::new(),
             claims: Vec::new(),
             validity: Validity::default(),
             class: RememberedClass::default(),
@@ -168,6 +170,13 @@ impl Principal {
     pub fn with_scopes<'a>(self, scopes: impl IntoIterator<Item = &'a str>) -> Self {
         let scopes = scopes.into_iter().map(Arc::from).collect();
         Self(Arc::new(Identity { scopes, ..Identity::clone(&self.0) }))
+    }
+
+    /// Sets the scopes that every request of it needs.
+    #[must_use]
+    pub fn requiring<'a>(self, scopes: impl IntoIterator<Item = &'a str>) -> Self {
+        let required = scopes.into_iter().map(Arc::from).collect();
+        Self(Arc::new(Identity { required, ..Identity::clone(&self.0) }))
     }
 
     /// Sets how long the shown credential is good.
@@ -212,6 +221,11 @@ impl Principal {
     /// The scopes that it has, with those that they include.
     pub fn scopes(&self) -> impl Iterator<Item = &str> {
         self.0.scopes.iter().map(|scope| &**scope)
+    }
+
+    /// The scopes that every request of it needs. It has them; a credential in its place needs them too.
+    pub fn required_scopes(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.required.iter()
     }
 
     /// Whether it is one of those that `who` speaks of. Ids are compared together with the kind of the credential, so that no

@@ -370,11 +370,38 @@ async fn required_scopes() {
     }
     assert_eq!(gate.bearer(&token("use read")).await.as_deref(), Ok("corp/ada"));
     assert_eq!(gate.bearer(&token("all")).await.as_deref(), Ok("corp/ada"));
+    let found = gate.bearer(&token("repo:write openid read")).await;
+    Gate::is_refused(&found, 403, "scope=\"read use repo:write\"");
+    let headers = [("authorization", &*format!("Bearer {}", token("read use")))];
+    let ada = gate.principal(&headers, from([9, 0, 0, 1].into())).await.unwrap();
+    assert_eq!(ada.required_scopes().map(|scope| &**scope).collect::<Vec<_>>(), ["read", "use"]);
     let step_up = gate.door.step_up("a b").unwrap();
     assert!(step_up.to_str().unwrap().ends_with("scope=\"a b\""), "{step_up:?}");
     let mut settings = corp(&issuer, |_| {});
     settings.step_up = StepUp::InBand;
     assert_eq!(Gate::new(&settings).door.step_up("a"), None);
+}
+
+/// ACC-2 (case 1): after a reload, challenges and metadata name the scopes of the new rules.
+#[tokio::test]
+async fn scopes_of_a_reload() {
+    let issuer = TestIssuer::start().await;
+    let gate = Gate::new(&corp(&issuer, |issuer| issuer.required_scopes = vec!["use".to_owned()]));
+    for (scopes, told) in [(None, "use repo:write"), (Some("b"), "use b")] {
+        if let Some(scope) = scopes {
+            gate.credentials.set_scopes(&[scope.to_owned()]);
+        }
+        let scope = format!("scope=\"{told}\"");
+        let here = from([9, 0, 0, 1].into());
+        Gate::is_refused(&gate.ask(&[], here).await, 401, &scope);
+        Gate::is_refused(&gate.ask(&[("authorization", "Bearer wrong")], here).await, 401, &scope);
+        let metadata: Value = serde_json::from_slice(&gate.door.metadata().unwrap()).unwrap();
+        let expected: Vec<&str> = told.split(' ').collect();
+        assert_eq!(
+            (&metadata["scopes_supported"], &metadata["resource"]),
+            (&json!(expected), &json!(PUBLIC))
+        );
+    }
 }
 
 /// ACC-2: each issuer's tokens follow its own rules; metadata is found behind a path, and served to old clients if that is asked for.

@@ -110,7 +110,8 @@ impl Gateway {
     }
 }
 
-/// Whether a principal has all scopes that a call of a tool needs.
+/// Whether a principal has all scopes that a call of a tool needs. The error lists those that every request needs, too: a client
+/// asks for what it is told, and gets no more than that.
 pub(crate) fn has_scopes(principal: &Principal, needed: &Scopes, tool: &str) -> Result<(), GatewayError> {
     let has = |needed: &Arc<str>| principal.scopes().any(|scope| *scope == **needed);
     if needed.iter().all(has) {
@@ -118,7 +119,9 @@ pub(crate) fn has_scopes(principal: &Principal, needed: &Scopes, tool: &str) -> 
     }
     let message =
         format!("tool `{tool}` needs scopes that the credential does not have: `{}`", needed.join(" "));
-    Err(GatewayError::new(Code::InsufficientScope, message).needing(Arc::clone(needed)))
+    let tool_only = needed.iter().filter(|needed| !principal.required_scopes().any(|known| known == *needed));
+    let all: Scopes = principal.required_scopes().chain(tool_only).cloned().collect();
+    Err(GatewayError::new(Code::InsufficientScope, message).needing(all))
 }
 
 /// The span of a call.
