@@ -70,9 +70,10 @@ pub(crate) enum TokenError {
     Unavailable,
 }
 
-/// The parts of a token that are read before anything is proven.
+/// The parts of a JWT that are read before anything is proven.
 struct Unproven {
-    header: UnprovenHeader,
+    /// `None` if it cannot be used.
+    header: Option<UnprovenHeader>,
     claims: Claims,
 }
 
@@ -167,7 +168,10 @@ impl Issuers {
         if issuer.settings.introspection.is_some() {
             return self.introspect(issuer, token, digest).await;
         }
-        let (claims, until) = self.verify(issuer, token, &unproven).await?;
+        let Some(header) = &unproven.header else {
+            return Err(TokenError::Invalid("the token's header cannot be read"));
+        };
+        let (claims, until) = self.verify(issuer, token, (header, &unproven.claims)).await?;
         Ok(self.remember(issuer, &claims, until, digest, VERIFIED_FOR))
     }
 
@@ -175,9 +179,8 @@ impl Issuers {
         &self,
         issuer: &KnownIssuer,
         token: &Secret,
-        unproven: &Unproven,
+        (header, claims): (&UnprovenHeader, &Claims),
     ) -> Result<(Claims, Until), TokenError> {
-        let Unproven { header, claims } = unproven;
         let algorithm = issuer.settings.algorithms.iter().find(|known| known.as_str() == header.alg);
         let algorithm = *algorithm.ok_or(TokenError::Invalid("the token's algorithm is not accepted"))?;
         if header.crit.is_some() {
@@ -307,15 +310,16 @@ impl KnownIssuer {
 }
 
 impl Unproven {
-    /// Reads a token that has the form of a JWT.
+    /// Reads a token that has the form of a JWT: three parts, the first of which is a JSON object. Everything else is opaque.
     fn read(token: &str) -> Option<Self> {
         let mut parts = token.split('.');
         let (header, claims, _signature) = (parts.next()?, parts.next()?, parts.next()?);
         if parts.next().is_some() {
             return None;
         }
-        let header = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
-        // Once the header is that of a JWT it is one, even if its claims cannot be read.
+        let header: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
+        // From here on it is a JWT, and only the issuer that it names is told of it, even if it cannot be read.
+        let header = serde_json::from_value(Value::Object(header)).ok();
         let claims =
             URL_SAFE_NO_PAD.decode(claims).ok().and_then(|claims| serde_json::from_slice(&claims).ok());
         Some(Self { header, claims: claims.unwrap_or_default() })

@@ -82,6 +82,39 @@ async fn an_issuers_word_is_checked() {
     assert_eq!(issuer.asked("/jwks"), 0, "and never verified");
 }
 
+/// ACC-2 (case 5): a JWT is told only to the issuer that it names, even if its header cannot be used. What is not a JWT goes to
+/// the issuer that is asked about tokens.
+#[tokio::test]
+async fn a_token_of_one_issuer_is_not_told_to_another() {
+    use base64::Engine;
+    let encode = |text: &str| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text);
+    let (signing, asked) = (TestIssuer::start().await, TestIssuer::start().await);
+    let mut settings = asking(&asked);
+    settings.issuers.insert(0, Issuer::new("signing", &signing.url));
+    let gate = Gate::new(&settings);
+    let of = |issuer: &TestIssuer, header: &str| {
+        format!("{}.{}.c2ln", encode(header), encode(&claims(issuer, &json!({})).to_string()))
+    };
+    let unusable = [r#"{"alg":"ES256","kid":7}"#, r#"{"kid":"one"}"#, r#"{"alg":1}"#, "{}"];
+    for header in unusable {
+        let found = gate.bearer(&of(&signing, header)).await;
+        Gate::is_refused(&found, 401, "error=\"invalid_token\"");
+        assert!(found.unwrap_err().reason.contains("header cannot be read"), "{header}");
+        let nameless = format!("{}.{}.c2ln", encode(header), encode("no claims"));
+        Gate::is_refused(&gate.bearer(&nameless).await, 401, "error=\"invalid_token\"");
+    }
+    assert_eq!((signing.asked_at_all(), asked.asked_at_all()), (0, 0));
+    for header in unusable {
+        let token = of(&asked, header);
+        asked.vouch(&token, active(&asked, &json!({})));
+        assert_eq!(gate.bearer(&token).await.as_deref(), Ok("corp/ada"), "its own issuer reads it");
+    }
+    for (number, opaque) in ["a.b.c", "Nw.b.c", &format!("{}.b", encode("{}"))].into_iter().enumerate() {
+        Gate::is_refused(&gate.bearer(opaque).await, 401, "error=\"invalid_token\"");
+        assert_eq!(asked.asked("/introspect"), unusable.len() + number + 1, "{opaque}");
+    }
+}
+
 /// ACC-2 (case 8): if the issuer does not answer, or not usefully, the request may be tried again (503), and nothing is remembered.
 #[tokio::test]
 async fn an_issuer_that_does_not_answer() {
