@@ -156,6 +156,11 @@ impl Credentials {
         tokio::join!(watching, refreshing, reporting);
     }
 
+    /// The failed sign-ins that [`run`](Self::run) has not reported yet: those of the last minute, for a gateway that stops.
+    pub fn unreported(&self) -> Vec<FailedSignIns> {
+        self.failures.take_all()
+    }
+
     /// Replaces the keys of the configuration, after a reload. Those of the keys file stay.
     pub fn set_keys(&self, keys: Vec<ApiKey>) {
         self.keys.set_configured(keys, self.clock.wall());

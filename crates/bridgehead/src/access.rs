@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 #[cfg(feature = "config-files")]
 use bridgehead_config::Config;
@@ -12,14 +13,18 @@ use bridgehead_config::{AuthSettings, HttpSettings, LimitRule, ListenerAuth, Pol
 use bridgehead_front::{Authenticator, LocalUser, Operators, Token};
 use bridgehead_gateway::{AdminEvent, Authorizer, Gateway, Limiter, Principal, admin};
 use serde_json::json;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
+use bridgehead_access::FailedSignIns;
 pub use bridgehead_access::limits::{BudgetRecord, Costs, LimitError, Limits};
 pub use bridgehead_access::policy::{Explanation, Policy, PolicyError};
 pub use bridgehead_access::{Credentials, Fetch, HttpFetch, Means, keys};
 
 use crate::Clock;
+
+/// How long a stopping server waits until the last failed sign-ins are in the record.
+const RECORDING: Duration = Duration::from_secs(5);
 
 /// What [`Access`] is made from.
 #[derive(Debug, Clone, Default)]
@@ -145,25 +150,12 @@ impl Access {
     }
 
     /// Watches keys and issuers, and puts failed sign-ins into the record. `None` if no endpoint is open.
-    pub(crate) fn background(&self, gateway: &Gateway) -> Option<AbortOnDropHandle<()>> {
+    pub(crate) fn background(&self, gateway: &Gateway) -> Option<Background> {
         let credentials = Arc::clone(self.0.credentials.get()?);
-        let gateway = gateway.clone();
-        let run = credentials.run(move |failed| {
-            warn!(from = failed.origin, count = failed.count, reason = failed.reason, "sign-ins failed");
-            let gateway = gateway.clone();
-            tokio::spawn(async move {
-                let event = AdminEvent {
-                    principal: &Principal::local(),
-                    transport: "http",
-                    method: admin::SIGN_IN_FAILED,
-                    subject: &failed.origin,
-                    arguments: &json!({"count": failed.count, "reason": failed.reason}),
-                };
-                // A record that fails is signalled there.
-                drop(gateway.record_event(event, || Err(failed.reason.clone())).await);
-            });
-        });
-        Some(AbortOnDropHandle::new(tokio::spawn(run)))
+        let record = FailureRecord { gateway: gateway.clone(), writing: TaskTracker::new() };
+        let told = record.clone();
+        let run = Arc::clone(&credentials).run(move |failed| told.add(failed));
+        Some(Background { credentials, record, running: AbortOnDropHandle::new(tokio::spawn(run)) })
     }
 
     /// Applies changed rules, limits and keys to a running gateway. Returns whether the rules say something else than before.
@@ -184,5 +176,57 @@ impl Access {
             gateway.policy_changed();
         }
         Ok(changed)
+    }
+}
+
+/// The background work of [`Access`], for as long as the server runs.
+pub(crate) struct Background {
+    credentials: Arc<Credentials>,
+    record: FailureRecord,
+    running: AbortOnDropHandle<()>,
+}
+
+impl std::fmt::Debug for Background {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Background").finish_non_exhaustive()
+    }
+}
+
+impl Background {
+    /// Ends the work when no more requests are accepted. Returns once the failed sign-ins of the last minute are in the record.
+    pub(crate) async fn end(self) {
+        let Self { credentials, record, running } = self;
+        running.abort();
+        drop(running.await);
+        credentials.unreported().into_iter().for_each(|failed| record.add(failed));
+        record.writing.close();
+        if tokio::time::timeout(RECORDING, record.writing.wait()).await.is_err() {
+            warn!(limit = ?RECORDING, "failed sign-ins could not be recorded");
+        }
+    }
+}
+
+/// Puts failed sign-ins into the record.
+#[derive(Clone)]
+struct FailureRecord {
+    gateway: Gateway,
+    writing: TaskTracker,
+}
+
+impl FailureRecord {
+    fn add(&self, failed: FailedSignIns) {
+        warn!(from = failed.origin, count = failed.count, reason = failed.reason, "sign-ins failed");
+        let gateway = self.gateway.clone();
+        self.writing.spawn(async move {
+            let event = AdminEvent {
+                principal: &Principal::local(),
+                transport: "http",
+                method: admin::SIGN_IN_FAILED,
+                subject: &failed.origin,
+                arguments: &json!({"count": failed.count, "reason": failed.reason}),
+            };
+            // A record that fails is signalled there.
+            drop(gateway.record_event(event, || Err(failed.reason.clone())).await);
+        });
     }
 }

@@ -13,11 +13,11 @@ use std::time::Duration;
 use bridgehead_gateway::Gateway;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-#[cfg(feature = "access")]
-use tokio_util::task::AbortOnDropHandle;
 use tracing::instrument::WithSubscriber;
 use tracing::{Dispatch, error, info, warn};
 
+#[cfg(feature = "access")]
+use crate::access::Background;
 use crate::control::Serving;
 use crate::handlers::{Signal, Signals};
 
@@ -61,8 +61,7 @@ pub struct Running {
     pub(crate) control: Option<Serving>,
     /// Watches keys and issuers until the end.
     #[cfg(feature = "access")]
-    #[expect(dead_code, reason = "held, so that the work ends with the server")]
-    pub(crate) background: Option<AbortOnDropHandle<()>>,
+    pub(crate) background: Option<Background>,
     pub(crate) connected: Arc<AtomicBool>,
     pub(crate) logger: Option<Dispatch>,
 }
@@ -157,6 +156,10 @@ impl Running {
             self.fronts.shutdown().await;
         }
         self.connected.store(false, Ordering::Release);
+        #[cfg(feature = "access")]
+        if let Some(background) = self.background.take() {
+            background.end().await;
+        }
         self.gateway.stop().await;
         info!("stopped");
     }

@@ -50,10 +50,18 @@ impl Failures {
 
     /// Those whose minute is over. They are not told again.
     pub(super) fn take(&self, now: Duration) -> Vec<FailedSignIns> {
+        self.take_if(|counted| now.saturating_sub(counted.since) >= MINUTE)
+    }
+
+    /// All that were not told yet: nobody counts any more.
+    pub(super) fn take_all(&self) -> Vec<FailedSignIns> {
+        self.take_if(|_| true)
+    }
+
+    fn take_if(&self, due: impl Fn(&Counted) -> bool) -> Vec<FailedSignIns> {
         let mut open = self.0.lock();
-        let over = |counted: &Counted| now.saturating_sub(counted.since) >= MINUTE;
         let told =
-            open.by_origin.extract_if(|_, counted| over(counted)).map(|(origin, counted)| FailedSignIns {
+            open.by_origin.extract_if(|_, counted| due(counted)).map(|(origin, counted)| FailedSignIns {
                 origin: origin.map_or_else(|| "others".to_owned(), |origin| origin.to_string()),
                 count: counted.count,
                 reason: counted.reason,
@@ -80,6 +88,10 @@ mod tests {
         assert_eq!(failures.take(second(60)), [told]);
         assert_eq!(failures.take(second(90)).len(), 1);
         assert_eq!(failures.take(second(900)), []);
+        failures.count(eve, "last", second(900));
+        let told = FailedSignIns { origin: "192.0.2.1".into(), count: 1, reason: "last".into() };
+        assert_eq!(failures.take_all(), [told], "its minute has only begun");
+        assert_eq!(failures.take_all(), []);
         for number in 0_u32..2000 {
             failures.count(Origin::of(Some(number.to_be_bytes().into())), "many", second(0));
         }

@@ -230,6 +230,30 @@ async fn rules_that_nothing_applies_prevent_the_start() {
     running.stop().await;
 }
 
+/// ACC-9: the failed sign-ins of the last minute are in the record when a server has stopped.
+#[tokio::test]
+async fn the_last_failed_sign_ins_are_recorded() {
+    let recorder = Recorder::new();
+    let mut settings = AccessSettings::default();
+    settings.auth.public_url = Some("https://mcp.example.com/mcp".to_owned());
+    let access = Access::new(settings, Arc::new(bridgehead::SystemClock::default()), None).unwrap();
+    let http = HttpSettings { listen: "127.0.0.1:0".parse().unwrap(), ..HttpSettings::default() };
+    let options = Server::builder().transport(Transport::http(http)).access(access);
+    let server = options.audit(Arc::new(recorder.clone())).process_handlers(false).build().unwrap();
+    let running = server.start().await.unwrap();
+    let client = HttpClient::new(running.addresses()[0]);
+    for _ in 0..2 {
+        let refused = client.post("/mcp", &[("authorization", "Bearer wrong")], "{}".to_owned()).await;
+        assert_eq!(refused.status, 401);
+    }
+    assert!(recorder.enters().is_empty(), "its minute has only begun");
+    running.stop().await;
+    let enters = recorder.enters();
+    let told: Vec<_> = enters.iter().map(|enter| (enter.call().method(), enter.call().subject())).collect();
+    assert_eq!(told, [("auth/failed", "127.0.0.1")]);
+    recorder.assert_paired();
+}
+
 /// ACC-2 (case 1), ACC-7: a reload changes the scopes that clients are asked for.
 #[tokio::test]
 async fn a_reload_changes_what_clients_are_asked_for() {

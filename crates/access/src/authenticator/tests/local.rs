@@ -93,6 +93,10 @@ async fn the_background_work() {
     let told = failed.recv().await.unwrap();
     assert!(told.count >= 1 && told.reason.contains("not known"), "{told:?}");
     running.abort();
+    drop(gate.credentials.unreported());
+    Gate::is_refused(&gate.bearer_from("bhk_x", [192, 0, 2, 2].into()).await, 401, "");
+    let last = gate.credentials.unreported();
+    assert!(last.len() == 1 && last[0].origin == "192.0.2.2", "{last:?}");
 }
 
 /// ACC-2: the endpoint's token is a kind of its own. A credential of one kind is never tried as another.
