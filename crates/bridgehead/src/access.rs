@@ -1,7 +1,7 @@
 //! Who may call over HTTP, what each may use and how much, made from one configuration.
 //!
 //! The decisions are made in the crate `bridgehead-access`. This module gives them to a server, and changes them while it runs:
-//! rules, limits and keys take effect at once, everything else of `[auth]` at the next start.
+//! rules, limits, keys and operators take effect at once, everything else of `[auth]` at the next start.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -70,6 +70,7 @@ pub struct Access(Arc<Inner>);
 
 struct Inner {
     auth: AuthSettings,
+    operators: Operators,
     policy: Arc<Policy>,
     limits: Arc<Limits>,
     clock: Arc<dyn Clock>,
@@ -95,6 +96,7 @@ impl Access {
     ) -> Result<Self, AccessError> {
         let AccessSettings { auth, policy, limits, costs } = settings;
         Ok(Self(Arc::new(Inner {
+            operators: Operators::new(auth.operators.clone(), auth.operators_read.clone()),
             auth,
             policy: Arc::new(Policy::new(policy)?),
             limits: Arc::new(Limits::new(limits, costs, Arc::clone(&clock), record)?),
@@ -123,7 +125,7 @@ impl Access {
 
     /// Who may use the operators' API.
     pub(crate) fn operators(&self) -> Operators {
-        Operators { all: self.0.auth.operators.clone(), read: self.0.auth.operators_read.clone() }
+        self.0.operators.clone()
     }
 
     /// The authenticator of a listener.
@@ -158,7 +160,7 @@ impl Access {
         Some(Background { credentials, record, running: AbortOnDropHandle::new(tokio::spawn(run)) })
     }
 
-    /// Applies changed rules, limits and keys to a running gateway. Returns whether the rules say something else than before.
+    /// Applies changed rules, limits, keys and operators to a running gateway. Returns whether the rules say something else than before.
     ///
     /// # Errors
     /// If a rule or a limit cannot be used. Then nothing changes.
@@ -168,6 +170,7 @@ impl Access {
         Policy::new(policy.clone())?;
         self.0.limits.reload(limits, costs)?;
         let changed = self.0.policy.replace(policy)?;
+        self.0.operators.set(auth.operators, auth.operators_read);
         if let Some(credentials) = self.0.credentials.get() {
             credentials.set_keys(auth.keys);
             credentials.set_scopes(&self.0.policy.scopes());

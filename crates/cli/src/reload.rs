@@ -174,6 +174,8 @@ impl Reloading {
                 self.config.policy.clone_from(&config.policy);
                 self.config.limits.clone_from(&config.limits);
                 self.config.auth.keys.clone_from(&config.auth.keys);
+                self.config.auth.operators.clone_from(&config.auth.operators);
+                self.config.auth.operators_read.clone_from(&config.auth.operators_read);
                 self.config.secrets.clone_from(&config.secrets);
                 // A command finds this gateway by its file only if the whole file is in effect.
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
@@ -226,7 +228,7 @@ impl Reloading {
 }
 
 impl Reloading {
-    /// Applies rules, limits and keys; returns why they cannot be used.
+    /// Applies rules, limits, keys and operators; returns why they cannot be used.
     fn change_access(&self, config: &Config) -> Option<String> {
         let access = self.access.as_ref()?;
         let applied = access.apply(AccessSettings::configured(config), &self.gateway);
@@ -361,8 +363,6 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         issuers = "auth.issuers",
         keys_file = "auth.keys_file",
         proxy = "auth.proxy",
-        operators = "auth.operators",
-        operators_read = "auth.operators_read",
         step_up = "auth.step_up",
         legacy_discovery = "auth.legacy_discovery",
     );

@@ -293,6 +293,30 @@ async fn a_reload_changes_what_clients_are_asked_for() {
     running.stop().await;
 }
 
+/// ACC-7: a reload withdraws operators, and names new ones, without a restart.
+#[tokio::test]
+async fn a_reload_changes_the_operators() {
+    let listed = |all: Vec<Who>, read: Vec<Who>| {
+        let mut settings = AccessSettings::default();
+        (settings.auth.operators, settings.auth.operators_read) = (all, read);
+        settings
+    };
+    let clock = Arc::new(bridgehead::SystemClock::default());
+    let access = Access::new(listed(vec![Who::Local], Vec::new()), clock, None).unwrap();
+    let http = HttpSettings { listen: "127.0.0.1:0".parse().unwrap(), ..HttpSettings::default() };
+    let options = Server::builder().transport(Transport::http(http)).access(access.clone());
+    let server = options.process_handlers(false).build().unwrap();
+    let running = server.start().await.unwrap();
+    let client = HttpClient::new(running.addresses()[0]);
+    let status = async || client.get("/api/v1/status", &[]).await.status;
+    assert_eq!(status().await, 200);
+    assert!(!access.apply(listed(Vec::new(), Vec::new()), server.gateway()).unwrap());
+    assert_eq!(status().await, 403);
+    assert!(!access.apply(listed(Vec::new(), vec![Who::Local]), server.gateway()).unwrap());
+    assert_eq!(status().await, 200);
+    running.stop().await;
+}
+
 /// JOIN-5: a server serves on a socket that listens already, whatever its settings say; without a control socket there is nothing to
 /// wait for.
 #[tokio::test]

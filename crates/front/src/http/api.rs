@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bridgehead_config::Who;
 use bridgehead_gateway::events::{Delivery, Filter, Subscription, Topic};
 use bridgehead_gateway::{AdminEvent, Followed, Follower, Gateway, Principal, admin};
@@ -62,13 +63,16 @@ struct Inner {
     shutdown: CancellationToken,
 }
 
-/// Who may use the API over HTTP, besides the holder of the instance's token.
+/// Who may use the API over HTTP, besides the holder of the instance's token. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Operators {
+pub struct Operators(Arc<ArcSwap<Listed>>);
+
+#[derive(Debug, Default)]
+struct Listed {
     /// Who may do everything.
-    pub all: Vec<Who>,
+    all: Vec<Who>,
     /// Who may see everything and change nothing.
-    pub read: Vec<Who>,
+    read: Vec<Who>,
 }
 
 /// Who asks, and what that operator may do.
@@ -79,15 +83,33 @@ pub(crate) struct Operator {
     pub(crate) transport: &'static str,
     /// Whether it may change something.
     pub(crate) may_change: bool,
+    /// Whether it is an operator only as long as it is listed.
+    pub(crate) is_listed: bool,
 }
 
 impl Operators {
+    /// `all` may do everything, `read` may see everything and change nothing.
+    pub fn new(all: Vec<Who>, read: Vec<Who>) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(Listed { all, read })))
+    }
+
+    /// Replaces the lists. Whoever is in neither any more is refused at once, and its streams end at their next piece.
+    pub fn set(&self, all: Vec<Who>, read: Vec<Who>) {
+        self.0.store(Arc::new(Listed { all, read }));
+    }
+
     /// What a principal may do here; `None` if it is no operator.
     pub(crate) fn admit(&self, principal: Principal) -> Option<Operator> {
+        let listed = self.0.load();
         let is_one_of = |list: &[Who]| list.iter().any(|who| principal.is(who));
-        let may_change = is_one_of(&self.all);
-        let admitted = may_change || is_one_of(&self.read);
-        admitted.then_some(Operator { principal, transport: HTTP, may_change })
+        let may_change = is_one_of(&listed.all);
+        let admitted = may_change || is_one_of(&listed.read);
+        admitted.then_some(Operator { principal, transport: HTTP, may_change, is_listed: true })
+    }
+
+    /// Whether somebody who was admitted still is.
+    fn still_admit(&self, operator: &Operator) -> bool {
+        !operator.is_listed || self.admit(operator.principal.clone()).is_some()
     }
 }
 
@@ -106,7 +128,8 @@ impl Api {
     pub(crate) fn holder(&self, offered: Option<&[u8]>) -> Option<Operator> {
         let token =
             self.0.token.as_ref().filter(|token| offered.is_some_and(|offered| token.matches(offered)))?;
-        Some(Operator { principal: token.principal().clone(), transport: HTTP, may_change: true })
+        let principal = token.principal().clone();
+        Some(Operator { principal, transport: HTTP, may_change: true, is_listed: false })
     }
 
     /// Who else may use it.
@@ -253,27 +276,26 @@ impl Api {
         answered(StatusCode::NOT_FOUND, &json!({"error": {"message": message, "near": near}}))
     }
 
-    /// An event stream, until its source ends, the gateway stops, or the operator's credential ends.
+    /// An event stream, until its source ends, the gateway stops, or the operator's credential ends or is not listed any more.
     fn stream(&self, operator: &Operator, source: Source) -> Reply {
-        let (shutdown, principal) = (self.0.shutdown.clone(), operator.principal.clone());
+        let (api, operator) = (self.clone(), operator.clone());
         // Sends something at once, so that the client knows that it is connected.
         let first = Some(Bytes::from_static(b": connected\n\n"));
-        let pieces = stream::unfold(
-            (source, shutdown, principal, first),
-            |(mut source, shutdown, principal, first)| async move {
+        let pieces =
+            stream::unfold((source, api, operator, first), |(mut source, api, operator, first)| async move {
                 let piece = match first {
                     Some(first) => first,
                     None => tokio::select! {
                         biased;
-                        () = shutdown.cancelled() => return None,
-                        () = principal.validity().ended() => return None,
+                        () = api.0.shutdown.cancelled() => return None,
+                        () = operator.principal.validity().ended() => return None,
                         piece = source.next() => piece?,
                         () = sleep(KEEP_ALIVE) => sse::COMMENT,
                     },
                 };
-                Some((piece, (source, shutdown, principal, None)))
-            },
-        );
+                let admitted = api.0.operators.still_admit(&operator);
+                admitted.then_some((piece, (source, api, operator, None)))
+            });
         reply::events(Body::from_stream(pieces))
     }
 }
@@ -379,6 +401,7 @@ pub async fn serve_socket<B: Backend>(
                     principal: Principal::local(),
                     transport: CONTROL,
                     may_change: true,
+                    is_listed: false,
                 });
                 let agreed = joining.clone();
                 let answer = move |request: Request<body::Counted>| {

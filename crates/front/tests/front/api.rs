@@ -66,6 +66,7 @@ struct Place {
     recorder: Arc<Recorder>,
     /// Revokes the credential of the key `ops`.
     revoked: CancellationToken,
+    operators: Operators,
     _folder: tempfile::TempDir,
 }
 
@@ -83,9 +84,8 @@ impl Place {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let token = Token::new("operator", Secret::new("operators-only"));
-        let operators =
-            Operators { all: vec![Who::Key("ops".to_owned())], read: vec![Who::Group("see".to_owned())] };
-        let api = Api::new(gateway.clone(), Some(token), operators, shutdown.clone());
+        let operators = Operators::new(vec![Who::Key("ops".to_owned())], vec![Who::Group("see".to_owned())]);
+        let api = Api::new(gateway.clone(), Some(token), operators.clone(), shutdown.clone());
         let settings = HttpSettings::default();
         let by_name = ByName { revoked: revoked.clone(), local: LocalUser::new(&settings) };
         let routes =
@@ -100,7 +100,7 @@ impl Place {
         let clients = router(gateway.clone(), &open, authenticator(&open, None), shutdown.clone());
         let on_socket = tokio::spawn(serve_socket(listener, api, clients, 1000, shutdown.clone()));
         let server = Server { address, shutdown, serving };
-        Self { server, socket, gateway, on_socket, recorder, revoked, _folder: folder }
+        Self { server, socket, gateway, on_socket, recorder, revoked, operators, _folder: folder }
     }
 
     /// Asks over HTTP; the status and the decoded body.
@@ -158,6 +158,30 @@ async fn operators_have_their_rights() {
     let request = request.header("authorization", "Bearer x").body(Full::new(Bytes::new())).unwrap();
     let refused = place.server.exchange(request).await.answer().await;
     assert_eq!(refused.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+}
+
+/// ACC-7: operators that are withdrawn are refused at once, and their streams carry nothing more; the holder of the instance's
+/// token is not concerned.
+#[tokio::test]
+async fn operators_are_withdrawn_at_once() {
+    let place = Place::new().await;
+    let open = async |credential: (&str, &str)| {
+        let request = Request::builder().uri("/api/v1/events").header("host", "localhost");
+        let request = request.header(credential.0, credential.1).body(Full::new(Bytes::new())).unwrap();
+        let mut stream = place.server.exchange(request).await;
+        assert!(stream.next().await.unwrap().contains("connected"));
+        stream
+    };
+    let (mut lost, mut kept) = (open(bearer("Bearer ops")).await, open(TOKEN).await);
+    let mut seeing = open(bearer("Bearer seer")).await;
+    place.operators.set(Vec::new(), vec![Who::Group("see".to_owned())]);
+    let status = async |key| place.ask("GET", "/api/v1/status", &[bearer(key)], "").await.0;
+    assert_eq!((status("Bearer ops").await, status("Bearer seer").await), (403, 200));
+    assert_eq!(place.get("/api/v1/status").await.0, 200);
+    let (began, name) = (bridgehead_gateway::events::ServerSignal::StartBegan, "files".into());
+    place.gateway.signals().hear(&began, &name, bridgehead_audit::CorrelationId::mint());
+    assert_eq!(lost.next().await, None);
+    assert!(kept.next().await.is_some() && seeing.next().await.is_some());
 }
 
 /// ACC-9, ACC-7: what an operator changes and each stream that one opens leave a pair in the record, with who did it and over

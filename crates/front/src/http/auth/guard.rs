@@ -345,7 +345,7 @@ mod tests {
                      expected: Result<(&str, bool), u16>| {
             let guard = guard("127.0.0.1:1", &[], &[], front);
             let instance = Some(Token::new("operator", Secret::new("inst")));
-            let operators = Operators { all: operators.0.to_vec(), read: operators.1.to_vec() };
+            let operators = Operators::new(operators.0.to_vec(), operators.1.to_vec());
             let api = Api::new(gateway.clone(), instance, operators, CancellationToken::new());
             let mut request = http::Request::builder().uri("/api/v1/status");
             for (name, value) in headers {
