@@ -85,6 +85,7 @@ pub(crate) fn chosen() -> Option<PathBuf> {
 
 /// The shim beside the running program. For a test it is this crate's shim, in the folder above Cargo's folder of tests.
 /// The path is remembered: if the file disappears later, a start fails instead of falling back to a process group.
+/// A program whose own file is gone was probably updated, and the shim there too, so such a program rather uses itself.
 #[cfg(target_os = "linux")]
 fn beside() -> Option<PathBuf> {
     static FOUND: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
@@ -92,6 +93,9 @@ fn beside() -> Option<PathBuf> {
         return Some(found.clone());
     }
     let current = std::env::current_exe().ok()?;
+    if ABLE.load(Ordering::Relaxed) && !current.exists() {
+        return None;
+    }
     let folder = current.parent()?;
     let found = if folder.ends_with("deps") || folder.ends_with("examples") {
         folder.with_file_name("process-shim")

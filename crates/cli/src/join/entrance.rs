@@ -1,6 +1,7 @@
 //! The way into a gateway: joins one that runs, or starts one and joins that.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ const MAX_ANSWER_BYTES: usize = 256 * 1024;
 const MAX_WORDS: u64 = 64 * 1024;
 /// How often a gateway is looked for and started before this counts as a failure: its file may change meanwhile.
 const ATTEMPTS: usize = 3;
+/// Opens the executable that is running, on Linux, even if its file was replaced or removed.
+const ITSELF: &str = "/proc/self/exe";
 
 /// Finds and starts gateways for one client.
 #[derive(Debug)]
@@ -117,14 +120,15 @@ impl Entrance<'_> {
             output::talk(&format!("error: cannot start a gateway: {reason}"));
             NotEntered::Failed(Exit::Failure)
         };
-        let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+        let own = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
         let (folder, file) = self.world.where_to_serve(self.explicit, config);
         let mut arguments: Vec<OsString> = ["serve", "--detached"].map(OsString::from).to_vec();
         arguments.extend(log::options().into_iter().map(OsString::from));
         if let Some(file) = file {
             arguments.extend(["--config".into(), file.into_os_string()]);
         }
-        let mut gateway = detach(&program, arguments, &folder).map_err(|error| failed(error.to_string()))?;
+        let mut gateway = detach(program(&own, Path::new(ITSELF)), arguments, &folder)
+            .map_err(|error| failed(not_started(&own, &error)))?;
         let pid = gateway.pid().unwrap_or_default();
         match hear(&mut gateway).await {
             Ok(ready) => {
@@ -147,6 +151,23 @@ impl Entrance<'_> {
             }
         }
     }
+}
+
+/// The program to start, which is this one. If its file is gone, as after an update, that is the executable itself: a gateway of
+/// another version could not be joined.
+fn program<'p>(own: &'p Path, itself: &'p Path) -> &'p Path {
+    if own.exists() || !itself.exists() { own } else { itself }
+}
+
+/// Why this program, by its path, cannot be started.
+fn not_started(own: &Path, error: &io::Error) -> String {
+    if own.exists() {
+        return error.to_string();
+    }
+    // Linux adds a word to the path of a file that is gone.
+    let path = own.display().to_string();
+    let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+    format!("the program {path} was replaced or removed ({error}); restart this client")
 }
 
 /// Waits until a starting gateway serves; returns what it says about itself, or its last words.
@@ -278,6 +299,25 @@ async fn join(socket: &Path, identity: &Value) -> Result<Connection, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// JOIN-4: the program is started by its path, by its executable if that file is gone, and an error says what to do.
+    #[test]
+    fn the_program_to_start() {
+        let place = tempfile::tempdir().unwrap();
+        let file = |name: &str| place.path().join(name);
+        std::fs::write(file("bridgehead"), "").unwrap();
+        std::fs::write(file("itself"), "").unwrap();
+        let (there, gone) = (file("bridgehead"), file("bridgehead (deleted)"));
+        assert_eq!(program(&there, &file("itself")), there);
+        assert_eq!(program(&gone, &file("itself")), file("itself"));
+        assert_eq!(program(&gone, &file("no system for it")), gone);
+        let error = io::Error::other("no");
+        assert_eq!(not_started(&there, &error), "no");
+        let expected = "was replaced or removed (no); restart this client";
+        assert_eq!(not_started(&gone, &error), format!("the program {} {expected}", there.display()));
+        let removed = file("removed");
+        assert_eq!(not_started(&removed, &error), format!("the program {} {expected}", removed.display()));
+    }
 
     /// JOIN-4: what differs is told in words, variables by name.
     #[test]

@@ -9,7 +9,7 @@ use bridgehead_testkit::client::{StdioClient, modern_params};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{Place, lives, signal, signal_pid, until, upstream_pids};
+use crate::common::{Place, lives, program, signal, signal_pid, until, upstream_pids};
 
 /// A configuration whose gateway stays this long after its last client.
 fn configured(place: &Place, linger_ms: u64) -> PathBuf {
@@ -169,6 +169,40 @@ async fn a_killed_gateway_is_replaced() {
     // The next command removes the files of the gateway that was killed, once they are old enough to be judged.
     let left = gateways(&place);
     assert!(left.iter().all(|one| one["pid"] == old), "{left:?}");
+}
+
+/// JOIN-4: after an update of the program its joined clients go on at a gateway of the version that they run, which uses nothing
+/// of the new one.
+#[tokio::test]
+async fn an_updated_program_goes_on() {
+    let place = Place::new();
+    let config = configured(&place, 0);
+    let folder = place.path().join("bin");
+    std::fs::create_dir(&folder).unwrap();
+    let names = ["bridgehead", "bridgehead-shim"];
+    for name in names {
+        std::fs::copy(program().with_file_name(name), folder.join(name)).unwrap();
+    }
+    let arguments = ["serve", "--stdio", "--config", config.to_str().unwrap()];
+    let mut client = place.start_program(&folder.join("bridgehead"), &arguments, &[]);
+    client.initialize().await;
+    echo(&mut client, false, "a").await;
+    let old = gateway(&place);
+    for name in names {
+        let new = place.file("new", "#!/bin/sh\nexit 1\n");
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::rename(new, folder.join(name)).unwrap();
+    }
+    signal_pid(old, Signal::KILL);
+    until(|| (client.stderr().matches("started a gateway").count() == 2).then_some(())).await;
+    echo(&mut client, false, "b").await;
+    let new = processes(&place, "--detached");
+    assert_eq!(new.len(), 1, "{new:?}");
+    let runs = std::fs::read_link(format!("/proc/{}/exe", new[0])).unwrap();
+    assert_eq!(runs.display().to_string(), format!("{} (deleted)", folder.join("bridgehead").display()));
+    drop(client);
+    until(|| processes(&place, "--detached").is_empty().then_some(())).await;
+    until(|| processes(&place, "demo-server").is_empty().then_some(())).await;
 }
 
 /// JOIN-4: a client with another environment, another text or a file of its own is not let in. It gets another gateway and is told
