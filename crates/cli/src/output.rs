@@ -7,8 +7,10 @@
 //! programs (JSON, and results in a pipe) stays unchanged, byte for byte.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use bridgehead::config::{ConfigError, Diagnostic, Severity};
 use bridgehead_wire::{Raw, visible_line, visible_text};
@@ -132,9 +134,13 @@ pub(crate) fn talk(text: &str) {
     });
 }
 
-/// Writes a line to stderr that another process of this program has written for people.
-pub(crate) fn relay(line: &str) {
-    say(&visible_line(line));
+/// Writes to stderr what another process of this program has written there: a text for people, or lines of JSON.
+pub(crate) fn relay(text: &str) {
+    let lines = text.lines().map(visible_line);
+    match talks_json() {
+        true => lines.for_each(|line| say(&line)),
+        false => say(&lines.collect::<Vec<_>>().join("\n")),
+    }
 }
 
 fn indented(text: &str) -> String {
@@ -176,9 +182,38 @@ pub(crate) fn talk_with(text: &str, parts: &Value) {
     say(&visible_line(&told.to_string()));
 }
 
-/// Writes a line to stderr.
-fn say(line: &str) {
-    screen::print(&format!("{line}\n"));
+/// Writes a message to stderr.
+fn say(message: &str) {
+    if is_new(&mut SAID.lock().unwrap_or_else(PoisonError::into_inner), message) {
+        screen::print(&format!("{message}\n"));
+    }
+}
+
+/// What was said already, while each message is said only once.
+static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+/// How many messages are remembered.
+const MOST_SAID: usize = 64;
+
+/// Says each message only once, as long as this is on.
+pub(crate) fn only_once(on: bool) {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    *said = on.then(|| said.take().unwrap_or_default());
+}
+
+/// Whether a message was not said yet. The time of a message in JSON does not count.
+fn is_new(said: &mut Option<HashSet<String>>, message: &str) -> bool {
+    let Some(said) = said else { return true };
+    if said.len() >= MOST_SAID {
+        said.clear();
+    }
+    let mut told: Value = serde_json::from_str(message).unwrap_or_default();
+    said.insert(match told.as_object_mut() {
+        Some(members) => {
+            members.remove("timestamp");
+            told.to_string()
+        }
+        None => message.to_owned(),
+    })
 }
 
 /// The message in the log's JSON form; its first word becomes the level.
@@ -291,5 +326,23 @@ mod tests {
         assert_eq!(for_reader("\u{9b}2J\r\n", true), "\\u009b2J\r\n");
         assert_eq!(indented("error: a\nerror: b\n  c\n\nd"), "error: a\n  error: b\n  c\n\n  d");
         assert_eq!(one_line("abcdef", 4), "abc…");
+    }
+
+    /// JOIN-4: what was said already is recognised, also in JSON with another time, and what is remembered is bounded.
+    #[test]
+    fn a_message_that_was_said_already() {
+        assert!(is_new(&mut None, "a") && is_new(&mut None, "a"));
+        let mut said = Some(HashSet::new());
+        let json = |time: &str, message: &str| json!({"timestamp": time, "message": message}).to_string();
+        for message in ["a", "b", &json("1", "a"), &json("1", "b"), "1"] {
+            assert!(is_new(&mut said, message), "{message}");
+        }
+        for message in ["a", &json("2", "a"), "1"] {
+            assert!(!is_new(&mut said, message), "{message}");
+        }
+        for number in 0..2 * MOST_SAID {
+            assert!(is_new(&mut said, &format!("number {number}")));
+            assert!(said.as_ref().is_some_and(|said| said.len() <= MOST_SAID));
+        }
     }
 }

@@ -64,7 +64,9 @@ impl Gateways for Entrance<'_> {
     type Writer = OwnedWriteHalf;
 
     async fn enter(&mut self) -> Result<Connection, Exit> {
-        match self.world.without_secrets(self.explicit) {
+        // Most attempts fail for the same reason.
+        output::only_once(true);
+        let entered = match self.world.without_secrets(self.explicit) {
             Ok(config) => self.find(&config).await.map_err(|refused| match refused {
                 NotEntered::Failed(exit) => exit,
                 NotEntered::Alone(reason) => {
@@ -73,7 +75,9 @@ impl Gateways for Entrance<'_> {
                 }
             }),
             Err(error) => Err(output::configuration_error(&error, false)),
-        }
+        };
+        output::only_once(entered.is_err());
+        entered
     }
 }
 
@@ -140,8 +144,10 @@ impl Entrance<'_> {
                 Ok(PathBuf::from(ready["socket"].as_str().unwrap_or_default()))
             }
             Err(words) => {
-                for line in words.lines().filter(|line| !line.starts_with("configuration: ")) {
-                    output::relay(line);
+                let told: Vec<&str> =
+                    words.lines().filter(|line| !line.starts_with("configuration: ")).collect();
+                if !told.is_empty() {
+                    output::relay(&told.join("\n"));
                 }
                 let exit = gateway.wait().await.map_err(|error| failed(error.to_string()))?;
                 match exit.code {

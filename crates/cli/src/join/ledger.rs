@@ -365,6 +365,11 @@ impl Ledger {
         Some(Again { handshake: line, id, answered, then, hears: answered && initialized })
     }
 
+    /// Forgets a handshake without an answer, which no gateway will give; returns its id.
+    pub(crate) fn give_handshake_up(&mut self) -> Option<Box<str>> {
+        self.handshake.take_if(|handshake| !handshake.answered).map(|handshake| handshake.id)
+    }
+
     /// The next gateway has answered the handshake of a client that had no answer yet.
     pub(crate) fn handshake_was_answered(&mut self, ok: bool) {
         match &mut self.handshake {

@@ -2,8 +2,9 @@
 //!
 //! Bytes pass unchanged, line by line, in both directions. If the gateway dies, the client's end stays open: requests that were
 //! on their way are answered with an error that can be retried, the pipe enters the next gateway and repeats the handshake
-//! there, and lines that were not sent yet go to that one. If the gateway stops on purpose, the next one is entered when the
-//! client sends something again. Memory is bounded by the longest message and by the limits of the [`Ledger`].
+//! there, and lines that were not sent yet go to that one. If the gateway stops on purpose, or none can be entered for a while, the
+//! next one is entered when the client sends something again. Memory is bounded by the longest message and by the limits of the
+//! [`Ledger`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Again, Head, Ledger, Sent, failed, sent};
 use crate::exit::Exit;
+use crate::output;
 
 /// How long to wait after each failed attempt to enter the next gateway.
 const PAUSES: [Duration; 6] = [
@@ -111,7 +113,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<R, W> {
         mut at: Entered<G::Reader, G::Writer>,
     ) -> Exit {
         loop {
-            let left = self.stay(&mut at).await;
+            let mut left = self.stay(&mut at).await;
             drop(at);
             if left == Left::Done {
                 return Exit::Success;
@@ -119,15 +121,25 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<R, W> {
             if self.gateway_is_gone().await.is_err() {
                 return Exit::Success;
             }
-            let reads_on = left == Left::Crashed || self.input.more(&self.ledger, &self.owed).await;
-            if !reads_on || self.input.is_done() {
-                let _ = self.tell_owed().await;
-                return Exit::Success;
-            }
-            at = match self.enter_next(gateways).await {
-                Ok(Some(next)) => next,
-                Ok(None) => return Exit::Success,
-                Err(exit) => return exit,
+            at = loop {
+                let reads_on = left == Left::Crashed || self.input.more(&self.ledger, &self.owed).await;
+                if !reads_on || self.input.is_done() {
+                    let _ = self.tell_owed().await;
+                    return Exit::Success;
+                }
+                let exit = match self.enter_next(gateways).await {
+                    Ok(Some(next)) => break next,
+                    Ok(None) => return Exit::Success,
+                    Err(exit) => exit,
+                };
+                if self.give_up().await.is_err() || self.input.is_done() {
+                    return exit;
+                }
+                // The cause may go away, such as a file that is saved in two steps.
+                output::talk(
+                    "note: no gateway can be started; it is tried again when the client sends something",
+                );
+                left = Left::Stopped;
             };
         }
     }
@@ -188,7 +200,6 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<R, W> {
                 () = self.input.gone() => return Ok(None),
             }
         }
-        self.give_up().await;
         Err(exit)
     }
 
@@ -227,17 +238,31 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<R, W> {
         self.output.flush().await
     }
 
-    /// Answers what waits and cannot be sent.
-    async fn give_up(&mut self) {
-        self.input.more_at_hand(&self.ledger, &self.owed);
+    /// Answers what waits and cannot be sent. Nothing waits any more then, so that only the client's next line tries again.
+    async fn give_up(&mut self) -> io::Result<()> {
+        let mut requests: Vec<Box<str>> = self.ledger.get_mut().give_handshake_up().into_iter().collect();
+        loop {
+            self.input.more_at_hand(&self.ledger, &self.owed);
+            let lines = self.input.pending.take();
+            if lines.is_empty() {
+                break;
+            }
+            for one in lines.into_iter().flat_map(|(_, says)| says) {
+                match one {
+                    Sent::Request { id, .. } => requests.push(id),
+                    // The next gateway is told what it means for the session.
+                    told => self.ledger.get_mut().was_sent(vec![told]),
+                }
+            }
+        }
         let message = "the gateway ended, and no other could be started";
         let mut answers = std::mem::take(self.owed.get_mut());
-        for id in self.input.pending.requests() {
+        for id in requests {
             answers.put_slice(failed(&id, Code::ProviderUnavailable, message, false).as_bytes());
             answers.put_u8(b'\n');
         }
-        let _ = self.output.write_all(&answers).await;
-        let _ = self.output.flush().await;
+        self.output.write_all(&answers).await?;
+        self.output.flush().await
     }
 
     async fn tell_owed(&mut self) -> io::Result<()> {
@@ -486,14 +511,10 @@ impl Pending {
         }
     }
 
-    /// The ids of the requests that wait.
-    fn requests(&self) -> Vec<Box<str>> {
-        let says = self.lines.iter().flat_map(|(_, says)| says);
-        says.filter_map(|one| match one {
-            Sent::Request { id, .. } => Some(id.clone()),
-            _ => None,
-        })
-        .collect()
+    /// Everything that waits, of which nothing is partly sent; nothing waits any more.
+    fn take(&mut self) -> VecDeque<(usize, Vec<Sent>)> {
+        self.bytes.clear();
+        std::mem::take(&mut self.lines)
     }
 }
 

@@ -205,6 +205,44 @@ async fn an_updated_program_goes_on() {
     until(|| processes(&place, "demo-server").is_empty().then_some(())).await;
 }
 
+/// JOIN-4: while the next gateway cannot start, joined clients stay: requests get an error that can be retried, the reason is told
+/// once, and the first request after its end works.
+#[tokio::test]
+async fn clients_stay_while_no_gateway_can_start() {
+    let place = Place::new();
+    let config = configured(&place, 0);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let mut clients = [join(&place, &config, &[]), join(&place, &config, &[])];
+    for client in &mut clients {
+        client.initialize().await;
+        echo(client, false, "a").await;
+    }
+    let pid = gateway(&place);
+    place.file("bridgehead.toml", "[servers.x");
+    signal_pid(pid, Signal::KILL);
+    until(|| clients[0].stderr().contains("unclosed table").then_some(())).await;
+    let lost = clients[0].request("tools/list", json!({})).await;
+    let data = &lost["error"]["data"];
+    assert_eq!(
+        (&data["code"], &data["retryable"]),
+        (&json!("PROVIDER_UNAVAILABLE"), &json!(true)),
+        "{lost}\n{}",
+        clients[0].stderr()
+    );
+    for client in &clients {
+        until(|| client.stderr().contains("tried again when the client sends something").then_some(())).await;
+        assert_eq!(client.stderr().matches("unclosed table").count(), 1, "{}", client.stderr());
+        assert!(lives(client.pid().unwrap()));
+    }
+    std::fs::write(&config, text).unwrap();
+    for client in &mut clients {
+        echo(client, false, "b").await;
+    }
+    assert_eq!(processes(&place, "--detached").len(), 1);
+    drop(clients);
+    until(|| processes(&place, "--detached").is_empty().then_some(())).await;
+}
+
 /// JOIN-4: a client with another environment, another text or a file of its own is not let in. It gets another gateway and is told
 /// what differs, variables by name and without their values.
 #[tokio::test]

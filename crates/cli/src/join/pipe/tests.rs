@@ -44,9 +44,9 @@ impl End {
     }
 }
 
-/// Gateways that a test hands out one by one; after the last one every attempt fails.
+/// Gateways, and attempts that fail, that a test hands out one by one; after the last one every attempt fails.
 struct Scripted {
-    next: mpsc::Receiver<DuplexStream>,
+    next: mpsc::Receiver<Option<DuplexStream>>,
     attempts: Arc<AtomicUsize>,
 }
 
@@ -56,7 +56,7 @@ impl Gateways for Scripted {
 
     async fn enter(&mut self) -> Result<Entered<Self::Reader, Self::Writer>, Exit> {
         self.attempts.fetch_add(1, Ordering::Relaxed);
-        match self.next.recv().await {
+        match self.next.recv().await.flatten() {
             Some(stream) => Ok(entered(stream)),
             None => Err(Exit::Configuration),
         }
@@ -71,7 +71,7 @@ fn entered(stream: DuplexStream) -> Entered<ReadHalf<DuplexStream>, WriteHalf<Du
 struct Setting {
     client: End,
     gateway: End,
-    next: Option<mpsc::Sender<DuplexStream>>,
+    next: Option<mpsc::Sender<Option<DuplexStream>>>,
     attempts: Arc<AtomicUsize>,
     stop: CancellationToken,
     pipe: JoinHandle<Exit>,
@@ -99,7 +99,27 @@ impl Setting {
     async fn another_gateway(&mut self) {
         let (gateway, ours) = duplex(64 * 1024);
         self.gateway = End::of(gateway);
-        self.next.as_ref().unwrap().send(ours).await.unwrap();
+        self.next.as_ref().unwrap().send(Some(ours)).await.unwrap();
+    }
+
+    /// The gateway dies, and no attempt to enter another works until this one gives up.
+    async fn no_gateway(&mut self) {
+        for _ in PAUSES {
+            self.next.as_ref().unwrap().send(None).await.unwrap();
+        }
+        self.gateway = End::of(duplex(1).0);
+    }
+
+    fn attempts(&self) -> usize {
+        self.attempts.load(Ordering::Relaxed)
+    }
+
+    /// The client is told that its request cannot be served now.
+    async fn is_refused(&mut self, id: &Value) {
+        let lost = self.client.hears_json().await;
+        let data = &lost["error"]["data"];
+        assert_eq!((&lost["id"], &data["code"]), (id, &json!("PROVIDER_UNAVAILABLE")));
+        assert_eq!((&data["mayHaveRun"], &data["retryable"]), (&json!(false), &json!(true)));
     }
 
     async fn handshake(&mut self) {
@@ -261,24 +281,94 @@ async fn a_gateway_stops() {
     .await;
 }
 
-/// JOIN-4: attempts to enter the next gateway are bounded. Then waiting requests get an error, and the exit code is that of the
-/// last attempt.
+/// JOIN-4: attempts to enter the next gateway are bounded. Then waiting requests get an error, the client stays, and its next line
+/// is the next occasion.
 #[tokio::test(start_paused = true)]
 async fn no_gateway_can_be_entered() {
     locally(async {
         let mut setting = Setting::new();
-        drop(setting.next.take());
+        setting.handshake().await;
         let start = Instant::now();
-        drop(setting.gateway);
+        setting.no_gateway().await;
         sleep(Duration::from_millis(50)).await;
         setting.client.says(&call(1)).await;
-        let lost = setting.client.hears_json().await;
-        let data = &lost["error"]["data"];
-        assert_eq!((&lost["id"], &data["code"]), (&json!(1), &json!("PROVIDER_UNAVAILABLE")));
-        assert_eq!((&data["mayHaveRun"], &data["retryable"]), (&json!(false), &json!(true)));
-        assert_eq!(setting.pipe.await.unwrap(), Exit::Configuration);
-        assert_eq!(setting.attempts.load(Ordering::Relaxed), PAUSES.len());
+        setting.client.says(&call(2)).await;
+        setting.is_refused(&json!(1)).await;
+        setting.is_refused(&json!(2)).await;
         assert_eq!(start.elapsed(), PAUSES.iter().sum());
+        sleep(Duration::from_secs(1000)).await;
+        assert_eq!(setting.attempts(), PAUSES.len(), "an idle client needs none");
+        setting.no_gateway().await;
+        setting.client.says(&call(3)).await;
+        setting.is_refused(&json!(3)).await;
+        assert_eq!(setting.attempts(), 2 * PAUSES.len());
+        setting.another_gateway().await;
+        setting.client.says(&call(4)).await;
+        assert_eq!(setting.gateway.hears().await, INITIALIZE);
+        setting.gateway.says(&answer("\"i\"", &json!({}))).await;
+        assert_eq!(setting.gateway.hears().await, INITIALIZED);
+        assert_eq!(setting.gateway.hears().await, call(4), "what was refused is not sent");
+        setting.client.hears_nothing();
+        drop(setting.client);
+        assert_eq!(setting.gateway.lines.next_line().await.unwrap(), None);
+        drop(setting.gateway);
+        assert_eq!(setting.pipe.await.unwrap(), Exit::Success);
+    })
+    .await;
+}
+
+/// JOIN-4: a client that needs no gateway for a while, or leaves then, ends well; one that left a request gets the exit code of the
+/// last attempt.
+#[tokio::test(start_paused = true)]
+async fn a_client_leaves_when_no_gateway_can_be_entered() {
+    locally(async {
+        let mut setting = Setting::new();
+        setting.no_gateway().await;
+        sleep(Duration::from_secs(1000)).await;
+        assert_eq!(setting.attempts(), PAUSES.len());
+        setting.client.hears_nothing();
+        drop(setting.client);
+        assert_eq!(setting.pipe.await.unwrap(), Exit::Success);
+
+        let mut setting = Setting::new();
+        setting.no_gateway().await;
+        sleep(Duration::from_millis(50)).await;
+        setting.client.says(&call(1)).await;
+        setting.client.writer.shutdown().await.unwrap();
+        setting.is_refused(&json!(1)).await;
+        assert_eq!(setting.pipe.await.unwrap(), Exit::Configuration);
+    })
+    .await;
+}
+
+/// JOIN-4: a handshake that no gateway answers is refused, and can be tried again. A client whose handshake was answered may complete
+/// it while there is no gateway.
+#[tokio::test(start_paused = true)]
+async fn no_gateway_for_a_handshake() {
+    locally(async {
+        let mut setting = Setting::new();
+        setting.client.says(INITIALIZE).await;
+        setting.gateway.hears().await;
+        setting.no_gateway().await;
+        setting.is_refused(&json!("i")).await;
+        setting.another_gateway().await;
+        setting.client.says(INITIALIZE).await;
+        assert_eq!(setting.gateway.hears().await, INITIALIZE);
+        setting.gateway.says(&answer("\"i\"", &json!({}))).await;
+        assert_eq!(setting.client.hears_json().await["result"], json!({}));
+
+        setting.no_gateway().await;
+        sleep(Duration::from_millis(50)).await;
+        setting.client.says(INITIALIZED).await;
+        sleep(Duration::from_secs(1000)).await;
+        assert_eq!(setting.attempts(), 2 * PAUSES.len() + 1, "the notification does not wait for a gateway");
+        setting.another_gateway().await;
+        setting.client.says(&call(1)).await;
+        assert_eq!(setting.gateway.hears().await, INITIALIZE);
+        setting.gateway.says(&answer("\"i\"", &json!({}))).await;
+        assert_eq!(setting.gateway.hears().await, INITIALIZED);
+        assert_eq!(setting.gateway.hears().await, call(1));
+        setting.client.hears_nothing();
     })
     .await;
 }
