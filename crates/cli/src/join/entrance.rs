@@ -1,5 +1,6 @@
 //! The way into a gateway: joins one that runs, or starts one and joins that.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,10 @@ use crate::output::{self, one_line};
 use crate::trust::digest;
 use crate::world::World;
 
-/// How long a gateway may take to answer a request to join.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How long a running gateway may take to answer a request to join: the client waits meanwhile.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+/// The same for a gateway that was just started, and for which there is no other.
+const STARTED_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// The largest refusal that is read.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
 /// How much of what a starting gateway says is kept.
@@ -89,8 +92,8 @@ impl Entrance<'_> {
         };
         folder::check(&folder).map_err(NotEntered::Alone)?;
         let identity = self.world.identity(config);
-        let mut differs = None;
-        if let Some(joined) = join_running(&folder, &identity, &mut differs).await {
+        let mut looked = Looked::default();
+        if let Some(joined) = looked.join_running(&folder, &identity).await {
             return Ok(joined);
         }
         // Clients that start at the same time agree on one of them, which starts the gateway.
@@ -99,15 +102,14 @@ impl Entrance<'_> {
             NotEntered::Alone(format!("`{}` cannot be written: {error}", folder.display()))
         })?;
         for _ in 0..ATTEMPTS {
-            differs = None;
-            if let Some(joined) = join_running(&folder, &identity, &mut differs).await {
+            if let Some(joined) = looked.join_running(&folder, &identity).await {
                 return Ok(joined);
             }
-            if let Some(reason) = &differs {
+            if let Some(reason) = &looked.differs {
                 output::talk(&format!("note: starting another gateway, because {reason}"));
             }
             let socket = self.start(config).await?;
-            match join(&socket, &identity).await {
+            match join(&socket, &identity, STARTED_ANSWERS_WITHIN).await {
                 Ok(joined) => return Ok(joined),
                 Err(refused) => tracing::debug!(?refused, "the gateway that was started is another one"),
             }
@@ -194,36 +196,60 @@ async fn hear(gateway: &mut Detached) -> Result<Value, String> {
     serde_json::from_str(&ready).map_err(|_| String::from_utf8_lossy(&words).into_owned())
 }
 
-/// Joins the first running gateway that is the same; otherwise says how the nearest one differs.
-async fn join_running(folder: &Path, identity: &Value, differs: &mut Option<String>) -> Option<Connection> {
-    let mut fewest = usize::MAX;
-    for instance in running(folder) {
-        let pid = instance.pid;
-        let refused = if !instance.is_own() {
-            Refusal::Unreachable("its socket belongs to another user".to_owned())
-        } else if identity["version"] != instance.version.as_str() {
-            // Not asked: it may not know the question.
-            Refusal::Differs { names: vec!["version".to_owned()], message: String::new() }
-        } else {
-            match join(&instance.socket, identity).await {
-                Ok(joined) => {
-                    output::talk(&format!("joined the running gateway with pid {pid}"));
-                    return Some(joined);
+/// What a client has seen of the running gateways.
+#[derive(Debug, Default)]
+struct Looked {
+    /// Why none was joined, if there was one: how the nearest one differs.
+    differs: Option<String>,
+    /// The sockets of gateways that cannot be reached, and why. They are not asked again.
+    unreachable: HashMap<PathBuf, &'static str>,
+}
+
+impl Looked {
+    /// Joins the first running gateway that is the same.
+    async fn join_running(&mut self, folder: &Path, identity: &Value) -> Option<Connection> {
+        self.differs = None;
+        let mut nearest = (true, usize::MAX);
+        for instance in running(folder) {
+            let pid = instance.pid;
+            let refused = if !instance.is_own() {
+                Refusal::Unreachable("its socket belongs to another user")
+            } else if identity["version"] != instance.version.as_str() {
+                // Not asked: it may not know the question.
+                Refusal::Differs { names: vec!["version".to_owned()], message: String::new() }
+            } else if let Some(why) = self.unreachable.get(&instance.socket) {
+                Refusal::Unreachable(why)
+            } else {
+                match join(&instance.socket, identity, ANSWERS_WITHIN).await {
+                    Ok(joined) => {
+                        output::talk(&format!("joined the running gateway with pid {pid}"));
+                        return Some(joined);
+                    }
+                    Err(refused) => refused,
                 }
-                Err(refused) => refused,
+            };
+            let (far, what) = match refused {
+                Refusal::Differs { names, message } => {
+                    let what = if names.is_empty() { one_line(&message, 200) } else { words(&names) };
+                    ((names.iter().any(|name| name == "file"), names.len()), what)
+                }
+                // Nearer than one that certainly serves another file.
+                Refusal::Unreachable(why) => {
+                    self.unreachable.insert(instance.socket, why);
+                    ((true, 0), why.to_owned())
+                }
+                Refusal::Gone(error) => {
+                    tracing::debug!(pid, error, "a gateway cannot be joined");
+                    continue;
+                }
+            };
+            if far < nearest {
+                nearest = far;
+                self.differs = Some(format!("the running one (pid {pid}) cannot be joined: {what}"));
             }
-        };
-        match refused {
-            Refusal::Differs { names, message } if names.len() < fewest => {
-                fewest = names.len();
-                let what = if names.is_empty() { one_line(&message, 200) } else { words(&names) };
-                *differs = Some(format!("the running one (pid {pid}) cannot be joined: {what}"));
-            }
-            Refusal::Differs { .. } => {}
-            Refusal::Unreachable(error) => tracing::debug!(pid, error, "a gateway cannot be joined"),
         }
+        None
     }
-    None
 }
 
 /// How two gateways differ, for people. Names of variables come from the configuration or from a fixed list; values are not told.
@@ -254,17 +280,19 @@ fn words(differs: &[String]) -> String {
 enum Refusal {
     /// It is not the same; the names of what differs.
     Differs { names: Vec<String>, message: String },
-    /// It does not answer.
-    Unreachable(String),
+    /// It runs, but not for this client; why.
+    Unreachable(&'static str),
+    /// It has just ended.
+    Gone(String),
 }
 
-/// Joins the gateway behind a socket.
-async fn join(socket: &Path, identity: &Value) -> Result<Connection, Refusal> {
+/// Joins the gateway behind a socket, which has to answer within a time.
+async fn join(socket: &Path, identity: &Value, within: Duration) -> Result<Connection, Refusal> {
     let joining = async {
         let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
         let user = stream.peer_cred().map_err(|error| error.to_string())?.uid();
         if user != rustix::process::geteuid().as_raw() {
-            return Err("the gateway runs as another user".to_owned());
+            return Ok(Err(Refusal::Unreachable("it runs as another user")));
         }
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
@@ -287,18 +315,16 @@ async fn join(socket: &Path, identity: &Value) -> Result<Connection, Refusal> {
         }
         let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
-        Ok(Err(serde_json::from_slice::<Value>(&body).unwrap_or_default()))
+        let refused: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let names = refused["error"]["differs"].as_array().into_iter().flatten();
+        let names = names.filter_map(Value::as_str).map(str::to_owned).collect();
+        let message = refused["error"]["message"].as_str().unwrap_or("it takes no clients in").to_owned();
+        Ok(Err(Refusal::Differs { names, message }))
     };
-    match tokio::time::timeout(ANSWERS_WITHIN, joining).await {
-        Ok(Ok(Ok(entered))) => Ok(entered),
-        Ok(Ok(Err(refused))) => {
-            let names = refused["error"]["differs"].as_array().into_iter().flatten();
-            let names = names.filter_map(Value::as_str).map(str::to_owned).collect();
-            let message = refused["error"]["message"].as_str();
-            Err(Refusal::Differs { names, message: message.unwrap_or("it takes no clients in").to_owned() })
-        }
-        Ok(Err(error)) => Err(Refusal::Unreachable(error)),
-        Err(_) => Err(Refusal::Unreachable("it does not answer".to_owned())),
+    match tokio::time::timeout(within, joining).await {
+        Ok(Ok(answered)) => answered,
+        Ok(Err(error)) => Err(Refusal::Gone(error)),
+        Err(_) => Err(Refusal::Unreachable("it does not answer")),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bridgehead_testkit::client::{StdioClient, modern_params};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 
 use crate::common::{Place, lives, program, signal, signal_pid, until, upstream_pids};
 
@@ -319,6 +320,59 @@ async fn strangers_are_not_joined() {
         std::fs::remove_file(file).unwrap();
     }
     drop(client);
+    nothing_is_left(&place).await;
+}
+
+/// JOIN-4: a gateway that does not answer is asked once, and the client is told why it gets another one, unless a gateway of its own
+/// file is nearer.
+#[tokio::test]
+async fn a_gateway_that_does_not_answer() {
+    let place = Place::new();
+    let config = configured(&place, 0);
+    let about = place.path().join("bridgehead/feedfeedfeed.json");
+    let socket = about.with_extension("sock");
+    std::fs::create_dir(about.parent().unwrap()).unwrap();
+    let listening = tokio::net::UnixListener::bind(&socket).unwrap();
+    let silent = json!({
+        "instance": "feedfeedfeed", "pid": 1, "started": "T", "version": env!("CARGO_PKG_VERSION"), "addresses": [],
+        "config": config, "socket": socket, "token": "",
+    });
+    std::fs::write(&about, silent.to_string()).unwrap();
+    let (asked, mut questions) = tokio::sync::mpsc::channel(10);
+    let _taking = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listening.accept().await {
+            let asked = asked.clone();
+            tokio::spawn(async move {
+                // Those who only look whether somebody listens say nothing.
+                if stream.read(&mut [0; 10]).await.is_ok_and(|read| read > 0) {
+                    asked.send(()).await.unwrap();
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+    }));
+    let copy = place.file("copy.toml", &std::fs::read_to_string(&config).unwrap());
+    let mut clients = Vec::new();
+    let starts = [
+        (&copy, "C", "(pid 1) cannot be joined: it does not answer"),
+        // The other one is farther.
+        (&config, "C", "(pid 1) cannot be joined: it does not answer"),
+        (&config, "de_AT.UTF-8", "it has other values of LANG"),
+    ];
+    for (file, language, words) in starts {
+        let mut client = join(&place, file, &[("LANG", language)]);
+        echo(&mut client, true, "a").await;
+        let said = client.stderr();
+        assert!(said.contains("starting another gateway, because the running one"), "{said}");
+        assert!(said.contains(words), "{said}");
+        clients.push(client);
+        questions.recv().await.unwrap();
+        assert!(questions.try_recv().is_err(), "it was asked again");
+    }
+    for file in [about, socket] {
+        std::fs::remove_file(file).unwrap();
+    }
+    drop(clients);
     nothing_is_left(&place).await;
 }
 
