@@ -246,6 +246,32 @@ pub(crate) fn show(all: &[Diagnostic]) {
     }
 }
 
+/// Diagnostics for another process of this program, with the text that people see; as many as fit into `limit` bytes.
+pub(crate) fn told(all: &[Diagnostic], limit: usize) -> Vec<Value> {
+    let mut left = limit;
+    let each = diagnostics(all).into_iter().zip(all).map(|(mut told, one)| {
+        told["text"] = json!(one.render(false));
+        told
+    });
+    let fits = |told: &Value| {
+        let rest = left.checked_sub(told.to_string().len());
+        left = rest.unwrap_or_default();
+        rest.is_some()
+    };
+    each.take_while(fits).collect()
+}
+
+/// Shows a warning that another process of this program has told.
+pub(crate) fn show_told(told: &Value) {
+    let mut told = told.as_object().cloned().unwrap_or_default();
+    let (text, message) =
+        (told.remove("text").unwrap_or_default(), told.remove("message").unwrap_or_default());
+    match talks_json() {
+        true => talk_with(&format!("warning: {}", message.as_str().unwrap_or_default()), &told.into()),
+        false => relay(&format!("{}\n\n", text.as_str().unwrap_or_default())),
+    }
+}
+
 /// Reports a wrong configuration: to people on stderr, to programs on stdout.
 pub(crate) fn configuration_error(error: &ConfigError, as_json: bool) -> Exit {
     if as_json {
@@ -326,6 +352,19 @@ mod tests {
         assert_eq!(for_reader("\u{9b}2J\r\n", true), "\\u009b2J\r\n");
         assert_eq!(indented("error: a\nerror: b\n  c\n\nd"), "error: a\n  error: b\n  c\n\n  d");
         assert_eq!(one_line("abcdef", 4), "abc…");
+    }
+
+    /// JOIN-4: what is told to another process has the text for people, and is bounded.
+    #[test]
+    fn what_is_told_is_bounded() {
+        let all = ["one", "two"].map(Diagnostic::error);
+        let both = told(&all, 1000);
+        assert_eq!((&both[1]["message"], &both[1]["text"]), (&json!("two"), &json!("error: two")));
+        let size = both[0].to_string().len();
+        assert_eq!(
+            [0, size - 1, size, 2 * size - 1, 2 * size].map(|limit| told(&all, limit).len()),
+            [0, 0, 1, 1, 2]
+        );
     }
 
     /// JOIN-4: what was said already is recognised, also in JSON with another time, and what is remembered is bounded.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
 use bridgehead::audit::Archive;
 use bridgehead::config::environment::PARENTS;
-use bridgehead::config::{Launch, LogLevel, Source, TokenSource};
+use bridgehead::config::{Diagnostic, Launch, LogLevel, Source, TokenSource};
 use bridgehead::{Config, Control, Running, Server, SystemClock, Transport, control};
 use bridgehead_front::ENDPOINT;
 use bridgehead_process::passed_sockets;
@@ -267,7 +267,8 @@ async fn serve_until_end(
         record.tell(server.gateway());
     }
     if serve.detached
-        && let Err(error) = tell_starter(&mut running, server.gateway().instance(), world).await
+        && let Err(error) =
+            tell_starter(&mut running, server.gateway().instance(), world, &config.warnings).await
     {
         output::talk(&format!("error: no client can join: {error}"));
         running.stop().await;
@@ -312,11 +313,16 @@ async fn serve_until_end(
 }
 
 /// Tells the process that started this gateway where to join it, and gives up the pipes to that process.
-async fn tell_starter(running: &mut Running, instance: &str, world: &World) -> io::Result<()> {
+async fn tell_starter(
+    running: &mut Running,
+    instance: &str,
+    world: &World,
+    warnings: &[Diagnostic],
+) -> io::Result<()> {
     running.control_opened().await?;
     let folder = Control::directory(&world.variables).ok_or(io::ErrorKind::NotFound)?;
     let log = detached::log_file(&world.variables);
-    detached::ready(&control::socket(&folder, instance), log.as_deref())
+    detached::ready(&control::socket(&folder, instance), log.as_deref(), warnings)
 }
 
 /// Who may call, what each may use and how much. Only our own format can say so; the demo may give way to a file in it.

@@ -8,15 +8,22 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use bridgehead::config::Diagnostic;
 use serde_json::json;
+
+use crate::output;
 
 /// The size at which a log file is renamed.
 const FULL: u64 = 4 * 1024 * 1024;
 
+/// The most that the starter is told about the configuration, in bytes.
+const MOST_WARNINGS: usize = 32 * 1024;
+
 /// Tells the starter that clients can join at `socket`, and gives up its pipes.
-pub(crate) fn ready(socket: &Path, log: Option<&Path>) -> io::Result<()> {
+pub(crate) fn ready(socket: &Path, log: Option<&Path>, warnings: &[Diagnostic]) -> io::Result<()> {
+    let warnings = output::told(warnings, MOST_WARNINGS);
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", json!({"socket": socket, "log": log}))?;
+    writeln!(out, "{}", json!({"socket": socket, "log": log, "warnings": warnings}))?;
     out.flush()?;
     drop(out);
     bridgehead_process::give_up_output()

@@ -48,6 +48,8 @@ pub(crate) struct Entrance<'w> {
     pub(crate) world: &'w World,
     /// The file that the command line names.
     pub(crate) explicit: Option<&'w Path>,
+    /// The warnings about the configuration that the user has seen. They lack those that need its secrets.
+    pub(crate) shown: Vec<Value>,
 }
 
 /// Why no gateway was entered.
@@ -138,6 +140,9 @@ impl Entrance<'_> {
         let pid = gateway.pid().unwrap_or_default();
         match hear(&mut gateway).await {
             Ok(ready) => {
+                let warnings = ready["warnings"].as_array().into_iter().flatten();
+                let is_new = |told: &&Value| !self.shown.iter().any(|shown| is_same(shown, told));
+                warnings.filter(is_new).for_each(output::show_told);
                 let log =
                     ready["log"].as_str().map_or("no log".to_owned(), |log| format!("its log is {log}"));
                 output::talk(&format!(
@@ -159,6 +164,11 @@ impl Entrance<'_> {
             }
         }
     }
+}
+
+/// Whether two warnings are the same. The path of the file may be written in another way.
+fn is_same(one: &Value, other: &Value) -> bool {
+    ["message", "line", "column"].iter().all(|name| one[*name] == other[*name])
 }
 
 /// The program to start, which is this one. If its file is gone, as after an update, that is the executable itself: a gateway of
@@ -330,6 +340,8 @@ async fn join(socket: &Path, identity: &Value, within: Duration) -> Result<Conne
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// JOIN-4: the program is started by its path, by its executable if that file is gone, and an error says what to do.
@@ -349,6 +361,19 @@ mod tests {
         assert_eq!(not_started(&gone, &error), format!("the program {} {expected}", there.display()));
         let removed = file("removed");
         assert_eq!(not_started(&removed, &error), format!("the program {} {expected}", removed.display()));
+    }
+
+    /// JOIN-4: a warning is recognised by what it says and where.
+    #[test]
+    fn the_same_warning() {
+        let told = |message: &str, line: u8, column: u8, file: &str| -> Value {
+            json!({"message": message, "line": line, "column": column, "file": file})
+        };
+        let one = told("a", 1, 2, "x.toml");
+        assert!(is_same(&one, &told("a", 1, 2, "/y/x.toml")));
+        for other in [told("b", 1, 2, "x.toml"), told("a", 3, 2, "x.toml"), told("a", 1, 3, "x.toml")] {
+            assert!(!is_same(&one, &other), "{other}");
+        }
     }
 
     /// JOIN-4: what differs is told in words, variables by name.

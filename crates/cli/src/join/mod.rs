@@ -42,7 +42,7 @@ pub(crate) fn run(world: &World, explicit: Option<&Path>) -> Option<Exit> {
         }
     };
     let exit = runtime.block_on(async {
-        let mut entrance = Entrance { world, explicit };
+        let mut entrance = Entrance { world, explicit, shown: output::diagnostics(&config.warnings) };
         let entered = match entrance.find(&config).await {
             Ok(entered) => entered,
             Err(NotEntered::Failed(exit)) => return Some(exit),

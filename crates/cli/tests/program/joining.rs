@@ -415,6 +415,52 @@ async fn a_gateway_that_cannot_start() {
     nothing_is_left(&place).await;
 }
 
+/// JOIN-4: what the gateway in the background has to say about the configuration is told to the client that starts it, once, for
+/// people and for programs.
+#[tokio::test]
+async fn warnings_of_the_gateway_are_told() {
+    let place = Place::new();
+    let config = configured(&place, 0);
+    let mut text = std::fs::read_to_string(&config).unwrap();
+    text.push_str("env = { KEY = \"${file:/no/file}\" }\n");
+    std::fs::write(&config, text).unwrap();
+    let arguments = ["serve", "--stdio", "--config", config.to_str().unwrap()];
+    let first = |said: String, what: &str| said.lines().find(|line| line.contains(what)).map(str::to_owned);
+    let mut client = place.start(&arguments, &[]);
+    client.initialize().await;
+    let said = client.stderr();
+    let alone = place.run(&[&arguments[..], &["--standalone"]].concat()).await;
+    let warning = first(alone.stderr, "warning: ").expect("a warning");
+    assert_eq!(said.matches(&warning).count(), 1, "{said}");
+    assert!(said.contains("correct the path") && said.contains("--> "), "with place and cure: {said}");
+    drop(client);
+    nothing_is_left(&place).await;
+
+    let mut client = place.start(&[&arguments[..], &["--log-format", "json"]].concat(), &[]);
+    client.initialize().await;
+    let said = client.stderr();
+    let lines: Vec<Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let told: Vec<&Value> = lines.iter().filter(|line| line["level"] == "WARN").collect();
+    assert_eq!(told.len(), 1, "{said}");
+    assert_eq!(format!("warning: {}", told[0]["message"].as_str().unwrap()), warning);
+    assert!(told[0]["line"].is_number() && told[0].get("text").is_none(), "{said}");
+    drop(client);
+    nothing_is_left(&place).await;
+
+    // What the client has said itself is not said again.
+    let program = program().to_str().unwrap();
+    let servers =
+        json!({"mcpServers": {"one": {"command": program, "args": ["demo-server"]}}, "surplus": {}});
+    let file = place.file("client.json", &servers.to_string());
+    let mut client = join(&place, &file, &[]);
+    client.initialize().await;
+    assert_eq!(client.stderr().matches("unknown key `surplus`").count(), 1, "{}", client.stderr());
+    drop(client);
+    signal_pid(gateway(&place), Signal::TERM);
+    nothing_is_left(&place).await;
+}
+
 /// JOIN-4: a signal ends the joiner alone and after the answers on their way; a stopped gateway is replaced when its client needs
 /// one; a client that comes back within the linger finds the same gateway.
 #[tokio::test]
