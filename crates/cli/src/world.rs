@@ -311,8 +311,8 @@ impl World {
     }
 
     /// What must be equal for a client to join a gateway: the version, the file, its text with the mode and with its file of
-    /// variables, and every variable that the file names or that servers inherit. Values of variables are digests, but they are made from secrets too, so only
-    /// the user's own programs may see them.
+    /// variables, and every variable that the file names or that servers inherit, except the kind of terminal: servers have none.
+    /// Values of variables are digests, but they are made from secrets too, so only the user's own programs may see them.
     pub(crate) fn identity(&self, config: &Config) -> Value {
         let file = self.file(config);
         let mut text = config.gateway.mode.as_str().as_bytes().to_vec();
@@ -327,9 +327,11 @@ impl World {
             Launch::Remote(_) | Launch::Unusable { .. } => None,
         });
         let named = inherited.flatten().chain(&config.interpolated);
+        let mut base = bridgehead_process::base_environment(&self.variables);
+        base.remove("TERM");
         let mut variables: BTreeMap<String, String> = named
             .filter_map(|name| Some((name.clone(), self.environment.variable(name)?.to_owned())))
-            .chain(bridgehead_process::base_environment(&self.variables))
+            .chain(base)
             .collect();
         for (name, value) in &mut variables {
             let whole = format!("{}\0{name}\0{value}", file.as_deref().unwrap_or(Path::new("")).display());

@@ -266,17 +266,19 @@ impl Looked {
 fn words(differs: &[String]) -> String {
     let mut parts = Vec::new();
     let has = |name: &str| differs.iter().any(|one| one == name);
-    for (name, text) in [
-        ("version", "it has another version"),
-        ("file", "it serves another configuration file"),
-        ("text", "it serves another content or mode of the configuration"),
+    // With another file the digests of everything else differ too, whatever was digested.
+    let other_file = has("file");
+    for (name, text, told) in [
+        ("version", "it has another version", true),
+        ("file", "it serves another configuration file", true),
+        ("text", "it serves another content or mode of the configuration", !other_file),
     ] {
-        if has(name) {
+        if told && has(name) {
             parts.push(text.to_owned());
         }
     }
     let variables: Vec<&str> = differs.iter().filter_map(|one| one.strip_prefix("variables.")).collect();
-    if !variables.is_empty() {
+    if !variables.is_empty() && !other_file {
         parts.push(format!("it has other values of {}", one_line(&variables.join(", "), 400)));
     }
     if parts.is_empty() {
@@ -385,9 +387,11 @@ mod tests {
         }
         check(&["version"], "it has another version");
         check(
-            &["file", "text"],
-            "it serves another configuration file; it serves another content or mode of the configuration",
+            &["text", "variables.PATH"],
+            "it serves another content or mode of the configuration; it has other values of PATH",
         );
+        check(&["file", "text", "variables.PATH"], "it serves another configuration file");
+        check(&["version", "file"], "it has another version; it serves another configuration file");
         check(&["variables.LANG", "variables.PATH"], "it has other values of LANG, PATH");
         check(&["variables"], "it differs");
     }
