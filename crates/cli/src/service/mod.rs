@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use bridgehead::Config;
-use bridgehead::config::TokenSource;
+use bridgehead::config::{Source, TokenSource};
 use bridgehead_front::{ENDPOINT, check_reachable};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -181,6 +181,14 @@ impl Install {
                 return Exit::Configuration;
             }
         };
+        if let Source::Toml(path) | Source::ClientJson(path) = &config.source
+            && world.needs_agreement(self.config.as_deref(), path).unwrap_or(true)
+        {
+            output::talk(&format!(
+                "note: the unit names `{}`, which the service will use whatever it says then",
+                world.folder().join(path).display()
+            ));
+        }
         let units = [(SERVICE, plan.service()), (SOCKET, plan.socket())];
         if self.dry_run {
             return self.show(folder, &units);

@@ -128,6 +128,22 @@ async fn a_service_comes_and_goes() {
     check(&user.run(&["status"]).await, 3, "installed: no");
 }
 
+/// JOIN-6: a file that was agreed to by its content is used by the service whatever it says later, and the user is told so.
+#[tokio::test]
+async fn a_found_file_is_remarked_on() {
+    let user = User::new("");
+    let folder = user.place.path();
+    let trusted = user.place.run_in(folder, &["trust", "./bridgehead.toml", "--yes"], &[]).await;
+    assert_eq!(trusted.code, Some(0), "{trusted:?}");
+    let install = ["service", "install", "--no-start"];
+    let found = user.place.run_in(folder, &install, &[]).await;
+    check(&found, 0, "/bridgehead.toml`, which the service will use whatever it says then");
+    let config = user.config.to_str().unwrap();
+    let named = user.place.run_in(folder, &[&install[..], &["--config", config]].concat(), &[]).await;
+    check(&named, 0, "wrote ");
+    assert!(!named.stderr.contains("whatever it says"), "{named:?}");
+}
+
 /// Where there is no service manager, or with `--no-start`, the files are written and the commands are told.
 #[tokio::test]
 async fn without_a_service_manager_the_commands_are_told() {
