@@ -52,7 +52,7 @@ pub enum RunError {
 #[must_use]
 pub struct Running {
     pub(crate) gateway: Gateway,
-    pub(crate) fronts: JoinSet<io::Result<()>>,
+    pub(crate) fronts: JoinSet<io::Result<&'static str>>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) signals: Option<Signals>,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -117,14 +117,14 @@ impl Running {
             biased;
             signal = next(&mut signals) => {
                 first = Some(signal);
-                Ok(())
+                Ok("a signal came")
             }
             () = self.gateway.panicked(), if handled => Err(RunError::Panicked),
             Some(front) = self.fronts.join_next() => outcome(front),
         };
         match (first, &ended) {
             (Some(signal), _) => info!(?signal, "stopping; a second signal ends at once"),
-            (None, Ok(())) => info!("the client is gone; stopping"),
+            (None, Ok(why)) => info!("{why}; stopping"),
             (None, Err(error)) => error!(%error, "stopping"),
         }
         let closing = self.close();
@@ -141,7 +141,7 @@ impl Running {
                 }
             }
         }
-        ended.map(|()| first.map_or(Ending::ClientGone, Ending::Signal))
+        ended.map(|_| first.map_or(Ending::ClientGone, Ending::Signal))
     }
 
     async fn close(mut self) {
@@ -170,9 +170,9 @@ async fn next(signals: &mut Option<Signals>) -> Signal {
     signals.next().await
 }
 
-fn outcome(front: Result<io::Result<()>, JoinError>) -> Result<(), RunError> {
+fn outcome(front: Result<io::Result<&'static str>, JoinError>) -> Result<&'static str, RunError> {
     match front {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(why)) => Ok(why),
         Ok(Err(error)) => Err(RunError::Transport(error)),
         Err(_) => Err(RunError::Panicked),
     }

@@ -216,7 +216,7 @@ impl Connected {
         }
     }
 
-    /// Serves until the client is gone or `shutdown`, then finishes the requests in progress.
+    /// Serves until the client is gone or `shutdown`, then finishes the requests in progress. Returns why it ends by itself.
     pub(crate) async fn serve(
         self,
         gateway: Gateway,
@@ -224,7 +224,7 @@ impl Connected {
         max_message_bytes: usize,
         threads: usize,
         shutdown: CancellationToken,
-    ) -> io::Result<()> {
+    ) -> io::Result<&'static str> {
         // Only HTTP has an API and threads of its own.
         #[cfg(not(feature = "http"))]
         let _ = (api, threads);
@@ -232,11 +232,13 @@ impl Connected {
             Self::Lines { reader, writer, kind } => {
                 let options =
                     LineOptions { principal: Principal::local(), transport: kind, max_message_bytes };
-                serve_client(gateway, reader, writer, options, shutdown).await
+                serve_client(gateway, reader, writer, options, shutdown).await?;
+                Ok("the client is gone")
             }
             #[cfg(feature = "http")]
             Self::Http { listeners, settings } => {
-                serve_http(gateway, listeners, settings, api, threads, shutdown).await
+                serve_http(gateway, listeners, settings, api, threads, shutdown).await?;
+                Ok("the listeners are closed")
             }
             #[cfg(feature = "http")]
             Self::Joined { linger } => {
@@ -244,7 +246,7 @@ impl Connected {
                     () = shutdown.cancelled() => {}
                     () = gateway.left_alone(FIRST_CLIENT, linger) => {}
                 }
-                Ok(())
+                Ok("nobody is joined any more")
             }
         }
     }

@@ -19,7 +19,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::runtime::Builder;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::address::{listening, reachable, refuse_own};
 use super::exit::Exit;
@@ -129,6 +129,11 @@ fn run(serve: &Serve, world: &World) -> Exit {
     if config.source == Source::Demo {
         // Beside the user's own file, to which the demo gives way.
         config.auth.keys_file = world.own_file().map(|file| file.with_file_name("keys.toml"));
+    }
+    if serve.detached {
+        // Several gateways write to one log.
+        let file = world.file(&config).map(|file| file.display().to_string());
+        info!(pid = std::process::id(), config = file, "starting in the background");
     }
     let variables = match world.for_servers(&config) {
         Ok(variables) => variables,

@@ -126,6 +126,10 @@ async fn five_clients_share_one_set_of_children() {
     nothing_is_left(&place).await;
     let log = std::fs::read_to_string(place.path().join("state/bridgehead/gateway.log")).unwrap();
     assert!(log.contains("a client has joined") && log.contains("stopped"), "{log}");
+    assert!(log.contains("nobody is joined any more; stopping"), "{log}");
+    let first = log.lines().next().unwrap();
+    assert!(first.contains("starting in the background"), "{log}");
+    assert!(first.contains(&format!("pid={pid} ")) && first.contains(config), "{log}");
 }
 
 /// JOIN-4: a gateway that is killed under five clients: each call in flight gets an error that can be retried, each client goes
