@@ -100,6 +100,7 @@ impl Credentials {
         let now = clock.wall();
         let keys = KeyRing::new(settings.keys.clone(), now);
         let keys_file = settings.keys_file.clone().map(KeysFile::new);
+        let keys_file = keys_file.map(|file| file.allow_group_read(settings.allow_group_read));
         if let Some(file) = &keys_file {
             let read = file.read()?;
             keys.set_from_file(read.clone().unwrap_or_default(), read.is_some(), now);

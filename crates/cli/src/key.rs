@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bridgehead::config::{ApiKey, Who};
+use bridgehead::config::{ApiKey, RevokedKey, Who};
 use bridgehead::{About, AuditSink, Call, Clock, Config, CorrelationId, Enter, Era, Outcome, SystemClock};
 use bridgehead_access::keys::{Key, KeysFile, Removed, check_name, digest_text};
 use bytes::Bytes;
@@ -151,7 +151,8 @@ impl<'a> Place<'a> {
             );
             return Err(Exit::Configuration);
         };
-        Ok(Self { file: KeysFile::new(path), config: Some(config), world })
+        let file = KeysFile::new(path).allow_group_read(config.auth.allow_group_read);
+        Ok(Self { file, config: Some(config), world })
     }
 
     fn make(&self, new: &New) -> Result<Exit, String> {
@@ -164,9 +165,8 @@ impl<'a> Place<'a> {
             scopes: scopes.clone(),
             expires: *expires,
         };
-        self.recorded("key/new", name, &described(&row), || {
-            self.file.append(&row).map_err(|error| error.to_string())
-        })?;
+        let append = || self.file.append(&row).map_err(|error| error.to_string());
+        self.recorded("key/new", name, &described(&row), append, |()| json!({}))?;
         let exit = output::raw_data(key.expose(), Exit::Success);
         output::talk(&format!(
             "made a key for `{name}`; its digest, {}…, is in `{}`\n\
@@ -184,35 +184,41 @@ impl<'a> Place<'a> {
     }
 
     fn list(&self, list: &List) -> Result<Exit, String> {
-        let of_file = self.file.read().map_err(|error| error.to_string())?.unwrap_or_default();
+        let of_file = self.file.rows().map_err(|error| error.to_string())?.unwrap_or_default();
         let configured = self.configured();
         let now = Timestamp::now();
-        let places =
-            [(self.configuration_file(), configured), (self.file.path().display().to_string(), &of_file)];
+        let file = self.file.path().display().to_string();
+        let places = [(self.configuration_file(), configured), (file.clone(), &of_file.keys)];
         let all: Vec<(&ApiKey, &str)> = places
             .iter()
             .flat_map(|(place, keys)| keys.iter().map(move |key| (key, place.as_str())))
             .collect();
         if list.json {
-            let keys: Vec<Value> = all
-                .iter()
-                .map(|(key, place)| {
-                    let mut told = described(key);
-                    told["name"] = json!(key.name);
-                    told["expired"] = json!(key.expires.is_some_and(|expires| expires <= now));
-                    told["file"] = json!(place);
-                    told
+            let valid = all.iter().map(|(key, place)| {
+                let mut told = described(key);
+                told["name"] = json!(key.name);
+                told["expired"] = json!(key.expires.is_some_and(|expires| expires <= now));
+                told["file"] = json!(place);
+                told
+            });
+            let revoked = of_file.revoked.iter().map(|key| {
+                json!({
+                    "name": key.name,
+                    "groups": key.groups,
+                    "revoked": key.at.to_string(),
+                    "file": file,
                 })
-                .collect();
+            });
+            let keys: Vec<Value> = valid.chain(revoked).collect();
             return Ok(output::json_data(&json!({ "keys": keys }), Exit::Success));
         }
-        if all.is_empty() {
+        if all.is_empty() && of_file.revoked.is_empty() {
             output::talk("there are no keys; `bridgehead key new NAME` makes one");
             return Ok(Exit::Success);
         }
         let heading = ["NAME", "DIGEST", "GROUPS", "SCOPES", "EXPIRES", "FILE"].map(str::to_owned).to_vec();
+        let list = |items: &[String]| if items.is_empty() { "-".to_owned() } else { items.join(" ") };
         let rows = all.iter().map(|(key, place)| {
-            let list = |items: &[String]| if items.is_empty() { "-".to_owned() } else { items.join(" ") };
             let expires = match key.expires {
                 None => "never".to_owned(),
                 Some(expires) if expires <= now => format!("{expires} (expired)"),
@@ -221,6 +227,11 @@ impl<'a> Place<'a> {
             let digest = digest_text(&key.sha256)[..SHOWN].to_owned();
             vec![key.name.clone(), digest, list(&key.groups), list(&key.scopes), expires, (*place).to_owned()]
         });
+        let revoked = |RevokedKey { name, groups, at }: &RevokedKey| {
+            let none = || "-".to_owned();
+            vec![name.clone(), none(), list(groups), none(), format!("revoked {at}"), file.clone()]
+        };
+        let rows = rows.chain(of_file.revoked.iter().map(revoked));
         let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
         Ok(output::data(&output::table(&rows), Exit::Success))
     }
@@ -244,11 +255,14 @@ impl<'a> Place<'a> {
             }
         }
         let asked = json!({ "digest": digest });
-        let Removed(removed) = self.recorded("key/revoke", name, &asked, || {
-            self.file.remove(name, digest.as_deref()).map_err(|error| error.to_string())
-        })?;
-        let digests: Vec<String> =
-            removed.iter().map(|key| format!("{}…", &digest_text(&key.sha256)[..SHOWN])).collect();
+        let begin = |key: &ApiKey| digest_text(&key.sha256)[..SHOWN].to_owned();
+        // A person reads the time, so that fractions of its second are left out.
+        let now = Timestamp::now();
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let remove = || self.file.remove(name, digest.as_deref(), now).map_err(|error| error.to_string());
+        let went = |Removed(keys): &Removed| json!({ "digests": keys.iter().map(begin).collect::<Vec<_>>() });
+        let Removed(removed) = self.recorded("key/revoke", name, &asked, remove, went)?;
+        let digests: Vec<String> = removed.iter().map(|key| format!("{}…", begin(key))).collect();
         let count = output::counted(removed.len() as u64, "key");
         output::talk(&format!("revoked {count} of `{name}`: {}", digests.join(", ")));
         if !elsewhere.is_empty() {
@@ -258,7 +272,7 @@ impl<'a> Place<'a> {
             !of_file.iter().chain(self.configured()).any(|key| key.name == *name && !removed.contains(key));
         if is_last && self.rules_name(name) {
             output::talk(&format!(
-                "warning: the configuration still names `key:{name}`; remove it there, or the gateway will not start again"
+                "note: the configuration still names `key:{name}`, who is nobody until `bridgehead key new {name}`"
             ));
         }
         Ok(Exit::Success)
@@ -283,13 +297,14 @@ impl<'a> Place<'a> {
         rules.chain(limits).chain(operators).any(|who| matches!(who, Who::Key(key) if key == name))
     }
 
-    /// Makes a change and leaves its pair of events in the record, if one is kept.
+    /// Makes a change and leaves its pair of events in the record, if one is kept. `told` is what the second says of it.
     fn recorded<T>(
         &self,
         method: &'static str,
         name: &str,
         arguments: &Value,
         change: impl FnOnce() -> Result<T, String>,
+        told: impl FnOnce(&T) -> Value,
     ) -> Result<T, String> {
         let record = match &self.config {
             Some(config) => audit::open(config, self.world)?,
@@ -317,7 +332,7 @@ impl<'a> Place<'a> {
         let ticket = entered?;
         let changed = change();
         let outcome = match &changed {
-            Ok(_) => Outcome::Result { body: Bytes::from_static(b"{}"), is_error: false },
+            Ok(changed) => Outcome::Result { body: told(changed).to_string().into(), is_error: false },
             Err(error) => {
                 Outcome::Error { code: "HANDLER_ERROR".into(), message: error.clone(), details: None }
             }

@@ -362,6 +362,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         local = "auth.local",
         issuers = "auth.issuers",
         keys_file = "auth.keys_file",
+        allow_group_read = "secrets.allow_group_read",
         proxy = "auth.proxy",
         step_up = "auth.step_up",
         legacy_discovery = "auth.legacy_discovery",

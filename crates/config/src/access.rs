@@ -29,8 +29,12 @@ pub struct AuthSettings {
     pub keys: Vec<ApiKey>,
     /// The keys that `keys_file` had when the configuration was read. Whoever watches the file replaces them.
     pub keys_in_file: Vec<ApiKey>,
+    /// The names of revoked keys, which rules may still have. They admit nobody.
+    pub revoked_keys: Vec<RevokedKey>,
     /// The file to which `key new` adds keys, and which the gateway watches. It need not exist.
     pub keys_file: Option<PathBuf>,
+    /// Whether the group of the keys file may read it (`secrets.allow_group_read`).
+    pub allow_group_read: bool,
     /// The proxy that names its clients, or only their addresses.
     pub proxy: Option<TrustedProxy>,
     /// Who may use the operators' API.
@@ -75,6 +79,26 @@ pub struct ApiKey {
     pub scopes: Vec<String>,
     /// When it stops working.
     pub expires: Option<Timestamp>,
+}
+
+/// What is left of a revoked key: a name and groups that rules may still have. It has no digest, so it admits nobody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RevokedKey {
+    /// The name that the key had.
+    pub name: String,
+    /// The groups that its holder was in.
+    pub groups: Vec<String>,
+    /// When it was revoked.
+    pub at: Timestamp,
+}
+
+/// The rows of a keys file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyRows {
+    /// The keys that it holds.
+    pub keys: Vec<ApiKey>,
+    /// The names of keys that it held.
+    pub revoked: Vec<RevokedKey>,
 }
 
 /// `[auth.issuers.NAME]`: an authorization server whose tokens are accepted.

@@ -25,7 +25,7 @@ use std::time::Duration;
 use self::covered::Besides;
 use self::reach::Placed;
 use self::rules::Known;
-use crate::access::{ApiKey, OWN_SERVER};
+use crate::access::{KeyRows, OWN_SERVER};
 use crate::configuration::{Config, Source};
 use crate::environment::{Environment, is_bearer_token};
 use crate::interpolate::{self, Reference, Refusal};
@@ -93,7 +93,8 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     let mut placed = Vec::new();
     let mut disabled = Vec::new();
     let mut interpolated = BTreeSet::new();
-    let auth = auth::read(root.entry("auth"), world, &mut interpolated, findings);
+    let mut auth = auth::read(root.entry("auth"), world, &mut interpolated, findings);
+    auth.allow_group_read = settings.allow_group_read;
     http.listeners = listeners::read(&door, &http, &auth, world, findings);
     listeners::any_origin(&door, &http, &auth, findings);
     for entry in root.table("servers") {
@@ -148,8 +149,8 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
 }
 
 /// Checks the keys of a keys file.
-pub(crate) fn keys_of_a_file(root: &Node, findings: &mut Findings) -> Vec<ApiKey> {
-    let Value::Table(entries) = &root.value else { return Vec::new() };
+pub(crate) fn keys_of_a_file(root: &Node, findings: &mut Findings) -> KeyRows {
+    let Value::Table(entries) = &root.value else { return KeyRows::default() };
     for entry in entries {
         let rows = match &entry.node.value {
             Value::List(items) => items.iter().all(|item| matches!(item.value, Value::Table(_))),

@@ -75,8 +75,9 @@ mod tree;
 mod url;
 
 pub use access::{
-    Algorithm, ApiKey, AuthSettings, Introspection, Issuer, LimitRule, ListenAddress, Listener, ListenerAuth,
-    OWN_SERVER, PeerNetwork, PolicyRule, Rate, StepUp, ThingPattern, TlsFiles, TrustedProxy, Who,
+    Algorithm, ApiKey, AuthSettings, Introspection, Issuer, KeyRows, LimitRule, ListenAddress, Listener,
+    ListenerAuth, OWN_SERVER, PeerNetwork, PolicyRule, Rate, RevokedKey, StepUp, ThingPattern, TlsFiles,
+    TrustedProxy, Who,
 };
 #[cfg(feature = "files")]
 pub use configuration::{Config, Source};

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{
-    Algorithm, ApiKey, Config, ConfigError, ListenAddress, ListenerAuth, StepUp, ThingPattern, Who, load,
-    read_keys,
+    Algorithm, ApiKey, Config, ConfigError, KeyRows, ListenAddress, ListenerAuth, StepUp, ThingPattern, Who,
+    load, read_keys,
 };
 use common::environment;
 use insta::assert_snapshot;
@@ -265,6 +265,31 @@ fn defaults() {
     assert!(error.contains("cannot be read") && error.contains("bridgehead.toml:2"), "{error}");
 }
 
+/// ACC-2: a row with `revoked` admits nobody, with a digest or without. Rules may name its name and its groups.
+#[test]
+fn revoked_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = format!(
+        "[[ci]]\nrevoked = 2026-11-17T12:00:00Z\ngroups = ['build']\n[[ada]]\nsha256 = '{DIGEST}'\nrevoked = 2026-11-17\n"
+    );
+    std::fs::write(folder.path().join("keys.toml"), rows).unwrap();
+    let rules = "[[auth.keys.old]]\nrevoked = 2026-11-17\n\
+                 [[policy]]\nwho = ['key:ci', 'group:build', 'key:ada', 'key:old']\ntools = ['*/*']\n";
+    let auth = load_in(folder.path(), rules).unwrap().auth;
+    assert!(auth.keys.is_empty() && auth.keys_in_file.is_empty() && !auth.has_credentials());
+    let names: Vec<&str> = auth.revoked_keys.iter().map(|key| key.name.as_str()).collect();
+    assert_eq!(names, ["old", "ci", "ada"]);
+    assert_eq!(auth.revoked_keys[1].groups, ["build"]);
+    assert_eq!(auth.revoked_keys[1].at, "2026-11-17T12:00:00Z".parse().unwrap());
+    for (unknown, told) in [("key:eve", "there is no key `eve`"), ("group:x", "nobody is in a group `x`")] {
+        let error = load_in(folder.path(), &rules.replace("key:old", unknown)).unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    }
+    let wrong = format!("[[ci]]\nsha256 = '{DIGEST}'\nrevoked = 'yesterday'\n");
+    let error = read_keys(&wrong, Path::new("keys.toml")).unwrap_err().to_string();
+    assert!(error.contains("`revoked` is not a time or a date"), "{error}");
+}
+
 /// ACC-1: a client's file says nothing about who may call.
 #[test]
 fn a_client_file_has_no_rules() {
@@ -286,7 +311,7 @@ fn a_keys_file() {
         "00".repeat(32),
         "01".repeat(32)
     );
-    let keys = read_keys(&text, path).unwrap();
+    let keys = read_keys(&text, path).unwrap().keys;
     assert_eq!(keys.iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["ci", "ci", "laptop"]);
     let expires = Some("2027-01-31T00:00:00Z".parse().unwrap());
     let first = ApiKey {
@@ -297,8 +322,8 @@ fn a_keys_file() {
         expires,
     };
     assert_eq!((&keys[0], keys[2].scopes[0].as_str()), (&first, "a"));
-    assert_eq!(read_keys("", path).unwrap(), []);
-    assert_eq!(read_keys("\u{feff}# nothing\n", path).unwrap(), []);
+    assert_eq!(read_keys("", path).unwrap(), KeyRows::default());
+    assert_eq!(read_keys("\u{feff}# nothing\n", path).unwrap(), KeyRows::default());
 
     let key = "bhk_A1b2C3d4E5f6G7h8I9j0A1b2C3d4E5f6G7h8I9j0A1b2C3d4E5";
     let wrong = format!(

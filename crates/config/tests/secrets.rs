@@ -185,11 +185,11 @@ fn exposed_files_of_the_gateway() {
     }
     let allowed = format!("[secrets]\nallow_group_read = true\n{tls}");
     let read = place.read(&allowed, &variables());
-    assert!(read.http.allow_group_read && read.http.listeners[0].tls.is_some());
+    assert!(read.http.allow_group_read && read.auth.allow_group_read && read.http.listeners[0].tls.is_some());
     place.file("token", SECRET, 0o600);
     let read = place.read("[http]\ntoken_file = 'token'\n", &variables());
     assert_eq!(read.http.token, TokenSource::File(place.path("token")));
-    assert!(!read.http.allow_group_read);
+    assert!(!read.http.allow_group_read && !read.auth.allow_group_read);
 }
 
 /// ACC-8: what cannot be read disables its server, without a word of what a command printed.

@@ -1,15 +1,18 @@
 //! The file that holds the digests of keys: `keys.toml`, beside the configuration.
 //!
-//! Each row is a table `[[NAME]]` with `sha256`, `groups`, `scopes` and `expires`. People may edit the file. A change by a program
-//! keeps all other text, comments included. It is made under a lock, written to another file, flushed and renamed, so a reader
-//! sees the old text or the new one. If somebody edits the file meanwhile, the change is made again on the new text.
+//! Each row is a table `[[NAME]]` with `sha256`, `groups`, `scopes` and `expires`, or with `revoked` for what is left of a name
+//! whose keys are gone. People may edit the file. A change by a program keeps all other text, comments included. It is made under
+//! a lock, written to another file, flushed and renamed, so a reader sees the old text or the new one. If somebody edits the file
+//! meanwhile, the change is made again on the new text.
 
-use std::fs::{File, OpenOptions};
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use bridgehead_config::{ApiKey, ConfigError, Diagnostic, read_keys};
+use bridgehead_config::{ApiKey, ConfigError, Diagnostic, KeyRows, RevokedKey, check_secret_file, read_keys};
+use jiff::Timestamp;
 use rustix::fs::{FlockOperation, flock};
 
 use super::key::{check_name, digest_text};
@@ -25,6 +28,7 @@ const HEADING: &str =
 #[derive(Debug, Clone)]
 pub struct KeysFile {
     path: PathBuf,
+    allow_group_read: bool,
 }
 
 /// Why a keys file cannot be read or changed.
@@ -42,12 +46,14 @@ pub enum KeysFileError {
         error: io::Error,
     },
     /// Other users of the machine can read or change it.
-    #[error("other users can read or change the keys file `{}` (mode {mode:o}); chmod it to 600", path.display())]
+    #[error("other users can read or change the keys file `{}` (mode {mode:o}): {cure}", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
+        /// The command that mends it.
+        cure: String,
     },
     /// It is not a small text file.
     #[error("the keys file `{}` {reason}", path.display())]
@@ -87,14 +93,28 @@ pub(crate) struct Fingerprint {
 struct Content {
     text: String,
     state: Option<Fingerprint>,
-    /// The user and the group that it belongs to.
-    owner: Option<(u32, u32)>,
+    /// The user and the group that it belongs to, and its permissions.
+    owner: Option<Owner>,
+}
+
+/// Whose a file is, and what others may do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    user: u32,
+    group: u32,
+    mode: u32,
 }
 
 impl KeysFile {
-    /// The file at this path.
+    /// The file at this path, which only its owner may read.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), allow_group_read: false }
+    }
+
+    /// Whether its group may read it, too.
+    #[must_use]
+    pub fn allow_group_read(self, allow_group_read: bool) -> Self {
+        Self { allow_group_read, ..self }
     }
 
     /// Its path.
@@ -107,11 +127,19 @@ impl KeysFile {
     /// # Errors
     /// If the file cannot be read, is wrong, or can be read by other users.
     pub fn read(&self) -> Result<Option<Vec<ApiKey>>, KeysFileError> {
+        Ok(self.rows()?.map(|rows| rows.keys))
+    }
+
+    /// The keys in it and the names of revoked ones; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// As [`KeysFile::read`].
+    pub fn rows(&self) -> Result<Option<KeyRows>, KeysFileError> {
         let content = self.content()?;
         content.state.map(|_| self.parse(&content.text)).transpose()
     }
 
-    /// Adds a key.
+    /// Adds a key. What is left of a revoked one of this name goes, if the new one is in all of its groups.
     ///
     /// # Errors
     /// If the name, a group or a scope is not one, or the file cannot be read or written.
@@ -123,14 +151,16 @@ impl KeysFile {
             KeysFileError::Name(format!("the key cannot be written: {}", messages(&error)))
         })?;
         self.change(|text| {
-            let mut after = if text.is_empty() { HEADING.to_owned() } else { text.to_owned() };
-            if !after.ends_with('\n') {
-                after.push('\n');
-            }
-            after.push('\n');
-            after.push_str(&row(key));
+            let back = |old: &RevokedKey| {
+                old.name == key.name && old.groups.iter().all(|group| key.groups.contains(group))
+            };
             let mut expected = self.parse(text)?;
-            expected.push(key.clone());
+            expected.keys.push(key.clone());
+            expected.revoked.retain(|old| !back(old));
+            let left = without_rows(text, &key.name, |row| {
+                self.parse(row).is_ok_and(|row| row.keys.is_empty() && row.revoked.iter().all(back))
+            });
+            let after = with_row(&left, &row(key));
             match are_same(&self.parse(&after)?, &expected) {
                 true => Ok((after, ())),
                 false => Err(self.unusable("ends with text that a row cannot follow; edit it by hand")),
@@ -138,11 +168,12 @@ impl KeysFile {
         })
     }
 
-    /// Removes the keys with this name and, if given, whose digest begins with `prefix`.
+    /// Removes the keys with this name and, if given, whose digest begins with `prefix`. If no other key has the name, or a
+    /// group of theirs, a row with the time `now` keeps these known: rules may have them.
     ///
     /// # Errors
     /// If no key fits, several keys fit a prefix, or the file cannot be read or written.
-    pub fn remove(&self, name: &str, prefix: Option<&str>) -> Result<Removed, KeysFileError> {
+    pub fn remove(&self, name: &str, prefix: Option<&str>, now: Timestamp) -> Result<Removed, KeysFileError> {
         self.change(|text| {
             let before = self.parse(text)?;
             let fits = |key: &ApiKey| {
@@ -150,7 +181,7 @@ impl KeysFile {
                 key.name == name
                     && prefix.is_none_or(|prefix| digest.starts_with(&prefix.to_ascii_lowercase()))
             };
-            let removed: Vec<ApiKey> = before.iter().filter(|key| fits(key)).cloned().collect();
+            let (removed, kept): (Vec<ApiKey>, Vec<ApiKey>) = before.keys.iter().cloned().partition(fits);
             if removed.is_empty() {
                 return Err(self.no_such_key(name, prefix, &before));
             }
@@ -162,11 +193,17 @@ impl KeysFile {
                     digests.join(", ")
                 )));
             }
-            let kept: Vec<ApiKey> = before.iter().filter(|key| !fits(key)).cloned().collect();
-            let after = without_rows(text, name, |row| self.parse(row).is_ok_and(|row| row.iter().all(fits)));
+            let mut expected = KeyRows { keys: kept, revoked: before.revoked };
+            let mut after = without_rows(text, name, |row| {
+                self.parse(row).is_ok_and(|row| row.revoked.is_empty() && row.keys.iter().all(fits))
+            });
+            if let Some(left) = left_of(&removed, name, &expected, now) {
+                after = with_row(&after, &revoked_row(&left));
+                expected.revoked.push(left);
+            }
             // The rows were found by their first lines. Reading the result again proves that nothing else went with them.
             match self.parse(&after) {
-                Ok(left) if are_same(&left, &kept) => Ok((after, Removed(removed))),
+                Ok(left) if are_same(&left, &expected) => Ok((after, Removed(removed))),
                 _ => {
                     Err(self
                         .unusable("writes this key in a form that only a person can remove; edit it by hand"))
@@ -181,7 +218,7 @@ impl KeysFile {
         edit: impl FnMut(&str) -> Result<(String, T), KeysFileError>,
     ) -> Result<T, KeysFileError> {
         match self.path.canonicalize() {
-            Ok(path) => Self { path }.replace(edit),
+            Ok(path) => Self { path, ..self.clone() }.replace(edit),
             Err(_) => self.replace(edit),
         }
     }
@@ -219,15 +256,20 @@ impl KeysFile {
     }
 
     /// Writes the new text for the owner of the old one: the gateway may run as another user than whoever makes keys.
-    fn write_beside(&self, text: &str, owner: Option<(u32, u32)>) -> Result<PathBuf, KeysFileError> {
+    fn write_beside(&self, text: &str, owner: Option<Owner>) -> Result<PathBuf, KeysFileError> {
         let path = self.beside("new");
         // Left by a program that was killed: the lock says that nobody writes it now.
         let _ = std::fs::remove_file(&path);
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(&path);
         let written = file.and_then(|mut file| {
-            if let Some((user, group)) = owner.filter(|owner| *owner != owner_of(&file)) {
-                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+            if let Some(Owner { user, group, mode }) = owner {
+                let made = file.metadata()?;
+                if (user, group) != (made.uid(), made.gid()) {
+                    std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+                }
+                // A group that could read the old text can read the new one.
+                file.set_permissions(Permissions::from_mode(mode))?;
             }
             file.write_all(text.as_bytes()).and_then(|()| file.sync_all())
         });
@@ -249,12 +291,11 @@ impl KeysFile {
             return Err(self.unusable("is not a text file of at most 4 MiB"));
         }
         // A digest does not give a key away, but whoever can write here can admit himself.
-        if mode & 0o077 != 0 {
-            return Err(KeysFileError::Exposed { path: self.path.clone(), mode });
-        }
+        check_secret_file(&self.path, mode, self.allow_group_read)
+            .map_err(|error| KeysFileError::Exposed { path: self.path.clone(), mode, cure: error.cure() })?;
         let mut text = String::new();
         file.take(LARGEST + 1).read_to_string(&mut text).map_err(self.failed("read"))?;
-        let owner = Some((about.uid(), about.gid()));
+        let owner = Some(Owner { user: about.uid(), group: about.gid(), mode });
         Ok(Content { text, state: Some(Fingerprint::of(&about)), owner })
     }
 
@@ -267,22 +308,25 @@ impl KeysFile {
         }
     }
 
-    fn parse(&self, text: &str) -> Result<Vec<ApiKey>, KeysFileError> {
+    fn parse(&self, text: &str) -> Result<KeyRows, KeysFileError> {
         read_keys(text, &self.path).map_err(KeysFileError::Wrong)
     }
 
-    fn no_such_key(&self, name: &str, prefix: Option<&str>, keys: &[ApiKey]) -> KeysFileError {
-        let same: Vec<String> = keys
+    fn no_such_key(&self, name: &str, prefix: Option<&str>, rows: &KeyRows) -> KeysFileError {
+        let revoked = rows.revoked.iter().find(|key| key.name == name);
+        let same: Vec<String> = rows
+            .keys
             .iter()
             .filter(|key| key.name == name)
             .map(|key| digest_text(&key.sha256)[..12].to_owned())
             .collect();
-        KeysFileError::Ambiguous(match (prefix, same.as_slice()) {
-            (Some(_), [_, ..]) => format!(
+        KeysFileError::Ambiguous(match (prefix, same.as_slice(), revoked) {
+            (Some(_), [_, ..], _) => format!(
                 "no key `{name}` in `{}` has a digest with this beginning; there are: {}",
                 self.path.display(),
                 same.join(", ")
             ),
+            (_, [], Some(revoked)) => format!("the key `{name}` was revoked already, at {}", revoked.at),
             _ => format!("there is no key `{name}` in `{}`; see `bridgehead key list`", self.path.display()),
         })
     }
@@ -318,36 +362,67 @@ impl Fingerprint {
     }
 }
 
-/// The user and the group that a new file belongs to.
-fn owner_of(file: &File) -> (u32, u32) {
-    file.metadata().map(|about| (about.uid(), about.gid())).unwrap_or_default()
-}
-
-/// One row as it is written. Groups and scopes are quoted as JSON strings, which TOML reads the same way.
+/// One row as it is written.
 fn row(key: &ApiKey) -> String {
-    let list = |items: &[String]| {
-        let items: Vec<String> =
-            items.iter().map(|item| serde_json::Value::from(item.as_str()).to_string()).collect();
-        format!("[{}]", items.join(", "))
-    };
-    let name = if key.name.contains('.') { format!("\"{}\"", key.name) } else { key.name.clone() };
-    let mut row = format!("[[{name}]]\nsha256 = \"{}\"\n", digest_text(&key.sha256));
-    if !key.groups.is_empty() {
-        row.push_str(&format!("groups = {}\n", list(&key.groups)));
-    }
-    if !key.scopes.is_empty() {
-        row.push_str(&format!("scopes = {}\n", list(&key.scopes)));
-    }
+    let mut row = format!("{}sha256 = \"{}\"\n", heading(&key.name), digest_text(&key.sha256));
+    row.push_str(&list("groups", &key.groups));
+    row.push_str(&list("scopes", &key.scopes));
     if let Some(expires) = key.expires {
         row.push_str(&format!("expires = {expires}\n"));
     }
     row
 }
 
-/// Whether two lists have the same keys, in any order.
-fn are_same(one: &[ApiKey], other: &[ApiKey]) -> bool {
-    let count = |list: &[ApiKey], key: &ApiKey| list.iter().filter(|known| *known == key).count();
-    one.len() == other.len() && one.iter().all(|key| count(one, key) == count(other, key))
+/// One row of a revoked key as it is written.
+fn revoked_row(key: &RevokedKey) -> String {
+    format!("{}revoked = {}\n{}", heading(&key.name), key.at, list("groups", &key.groups))
+}
+
+fn heading(name: &str) -> String {
+    if name.contains('.') { format!("[[\"{name}\"]]\n") } else { format!("[[{name}]]\n") }
+}
+
+/// A line with a list, nothing if it is empty. Items are quoted as JSON strings, which TOML reads the same way.
+fn list(name: &str, items: &[String]) -> String {
+    if items.is_empty() {
+        return String::new();
+    }
+    let items: Vec<String> =
+        items.iter().map(|item| serde_json::Value::from(item.as_str()).to_string()).collect();
+    format!("{name} = [{}]\n", items.join(", "))
+}
+
+/// The text with one more row.
+fn with_row(text: &str, row: &str) -> String {
+    let mut after = if text.is_empty() { HEADING.to_owned() } else { text.to_owned() };
+    if !after.ends_with('\n') {
+        after.push('\n');
+    }
+    after.push('\n');
+    after.push_str(row);
+    after
+}
+
+/// What is left of removed keys of one name: the name, unless another row has it, and the groups that no other row has.
+fn left_of(removed: &[ApiKey], name: &str, others: &KeyRows, now: Timestamp) -> Option<RevokedKey> {
+    let KeyRows { keys, revoked } = others;
+    let named = keys.iter().map(|key| &key.name).chain(revoked.iter().map(|key| &key.name));
+    let is_named = named.into_iter().any(|other| other == name);
+    let known: BTreeSet<&String> =
+        keys.iter().flat_map(|key| &key.groups).chain(revoked.iter().flat_map(|key| &key.groups)).collect();
+    let groups: BTreeSet<&String> =
+        removed.iter().flat_map(|key| &key.groups).filter(|group| !known.contains(group)).collect();
+    let left = RevokedKey { name: name.to_owned(), groups: groups.into_iter().cloned().collect(), at: now };
+    (!is_named || !left.groups.is_empty()).then_some(left)
+}
+
+/// Whether two files have the same rows, in any order.
+fn are_same(one: &KeyRows, other: &KeyRows) -> bool {
+    fn same<T: PartialEq>(one: &[T], other: &[T]) -> bool {
+        let count = |list: &[T], row: &T| list.iter().filter(|known| *known == row).count();
+        one.len() == other.len() && one.iter().all(|row| count(one, row) == count(other, row))
+    }
+    same(&one.keys, &other.keys) && same(&one.revoked, &other.revoked)
 }
 
 /// The text without the rows of `name` that `is_gone` accepts. A row begins with its `[[NAME]]` line and ends before the comments

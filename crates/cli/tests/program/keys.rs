@@ -57,7 +57,15 @@ async fn keys_are_made_listed_and_revoked() {
     let revoked = key(&place, &["revoke", "ci", "--digest", one]).await;
     assert_eq!(revoked.code, Some(0), "{revoked:?}");
     assert!(revoked.stderr.contains("revoked 1 key of `ci`"), "{revoked:?}");
-    assert_eq!(key(&place, &["list", "--json"]).await.json()["keys"].as_array().unwrap().len(), 2);
+    let listed = key(&place, &["list", "--json"]).await.json();
+    let keys = listed["keys"].as_array().unwrap();
+    assert_eq!(keys.len(), 3, "{listed}");
+    // The other key is not in this group, which rules may name.
+    assert_eq!((&keys[2]["name"], &keys[2]["groups"]), (&"ci".into(), &json!(["build"])), "{listed}");
+    let when = keys[2]["revoked"].as_str().unwrap();
+    assert!(keys[2].get("digest").is_none() && keys[1].get("revoked").is_none(), "{listed}");
+    let table = key(&place, &["list"]).await.stdout;
+    assert!(table.contains(&format!("revoked {when}")), "{table}");
     let again = key(&place, &["revoke", "ci", "--digest", one]).await;
     assert_eq!(again.code, Some(1));
     assert!(again.stderr.contains("has a digest with this beginning"), "{again:?}");
@@ -97,8 +105,16 @@ async fn keys_are_in_the_record() {
         "{listed:?}"
     );
     assert!(calls.iter().all(|call| call["principal"].as_str().unwrap().starts_with("local:")), "{listed:?}");
-    let shown =
-        place.run(&["audit", "show", calls[0]["correlationId"].as_str().unwrap(), "--config", config]).await;
+    let show = async |call: &Value| {
+        place.run(&["audit", "show", call["correlationId"].as_str().unwrap(), "--config", config]).await
+    };
+    let key_file = std::fs::read_to_string(place.path().join("keys.toml")).unwrap();
+    assert!(key_file.contains("[[ci]]\nrevoked = ") && !key_file.contains("sha256 ="), "{key_file}");
+    let revoked = show(&calls[2]).await.stdout;
+    let made_digest = |text: &str| text.split("\"digest\":\"").nth(1).map(|rest| rest[..12].to_owned());
+    let digest = made_digest(&show(&calls[0]).await.stdout).unwrap();
+    assert!(revoked.contains(&format!("{{\"digests\":[\"{digest}\"]}}")), "{revoked}");
+    let shown = show(&calls[0]).await;
     assert!(shown.stdout.contains("digest") && !shown.stdout.contains(made.stdout.trim_end()), "{shown:?}");
     let verified = place.run(&["audit", "verify", "--config", config]).await;
     assert_eq!(verified.code, Some(0), "{verified:?}");
@@ -127,7 +143,15 @@ async fn a_keys_file_that_cannot_be_used() {
     let place = Place::new();
     place.config(&[], "[audit]\nstore = \"none\"\n");
     let file = place.file("keys.toml", "");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let chmod = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    chmod(0o640);
+    let refused = key(&place, &["list"]).await;
+    let cure = format!("run `chmod 600 {}`, or set `allow_group_read = true`", file.display());
+    assert!(refused.code == Some(1) && refused.stderr.contains(&cure), "{refused:?}");
+    place.config(&[], "[audit]\nstore = \"none\"\n[secrets]\nallow_group_read = true\n");
+    assert_eq!(key(&place, &["list"]).await.code, Some(0), "the group may read it");
+    place.config(&[], "[audit]\nstore = \"none\"\n");
+    chmod(0o644);
     for arguments in [&["new", "ci"][..], &["list"], &["revoke", "ci"]] {
         let refused = key(&place, arguments).await;
         assert_ne!(refused.code, Some(0), "{refused:?}");
@@ -146,6 +170,13 @@ async fn a_keys_file_that_cannot_be_used() {
     assert!(revoked.code == Some(0) && revoked.stderr.contains("still names `key:ci`"), "{revoked:?}");
     let without = place.run(&["key", "list"]).await;
     assert!(without.code == Some(78) && without.stderr.contains("no configuration"), "{without:?}");
+    let left = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
+    assert!(left.code == Some(0) && left.stdout.contains("revoked 20"), "{left:?}");
+    let again = key(&place, &["new", "ci"]).await;
+    assert_eq!(again.code, Some(0), "{again:?}");
+    let back = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
+    assert!(back.stdout.contains("never") && !back.stdout.contains("revoked"), "{back:?}");
+    std::fs::remove_file(&file).unwrap();
     let empty = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
     assert!(empty.code == Some(0) && empty.stderr.contains("there are no keys"), "{empty:?}");
 }

@@ -10,14 +10,14 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 
 use super::{is_id, refuse_name, scopes};
-use crate::access::ApiKey;
+use crate::access::{ApiKey, KeyRows, RevokedKey};
 use crate::keys::KeyTable;
 use crate::section::{Findings, Section, rows_of};
 use crate::tree::{Entry, Span};
 
-/// Reads the keys of a table of named lists of tables.
-pub(super) fn read(named: &[Entry], findings: &mut Findings) -> Vec<ApiKey> {
-    let mut keys: Vec<ApiKey> = Vec::new();
+/// Reads the keys of a table of named lists of tables. A row with `revoked` is never a key, whatever else it has.
+pub(super) fn read(named: &[Entry], findings: &mut Findings) -> KeyRows {
+    let mut rows = KeyRows::default();
     let mut names = BTreeMap::new();
     for entry in named {
         if !is_id(&entry.key) {
@@ -25,21 +25,28 @@ pub(super) fn read(named: &[Entry], findings: &mut Findings) -> Vec<ApiKey> {
         }
         for (entries, heading) in rows_of(&entry.node) {
             let section = Section::read(KeyTable::ApiKey, entries, findings);
+            if section.mentions("revoked") {
+                let groups = groups(&section, findings);
+                if let Some(at) = moment("revoked", &section, findings) {
+                    rows.revoked.push(RevokedKey { name: entry.key.clone(), groups, at });
+                }
+                continue;
+            }
             let Some((sha256, span)) = digest(&entry.key, &section, heading, findings) else { continue };
             if let Some(other) = names.insert(sha256, entry.key.as_str()) {
                 let message = format!("key `{}` has the same `sha256` as a key of `{other}`", entry.key);
                 findings.mistake(findings.diagnostic(message, span).help("keep one of them"));
             }
-            keys.push(ApiKey {
+            rows.keys.push(ApiKey {
                 name: entry.key.clone(),
                 sha256,
                 groups: groups(&section, findings),
                 scopes: scopes("scopes", section.list("scopes"), findings),
-                expires: expires(&section, findings),
+                expires: moment("expires", &section, findings),
             });
         }
     }
-    keys
+    rows
 }
 
 fn digest<'t>(
@@ -100,13 +107,14 @@ fn groups(section: &Section<'_>, findings: &mut Findings) -> Vec<String> {
     groups
 }
 
-fn expires(section: &Section<'_>, findings: &mut Findings) -> Option<Timestamp> {
-    let (text, span) = section.time("expires")?;
+fn moment(key: &str, section: &Section<'_>, findings: &mut Findings) -> Option<Timestamp> {
+    let (text, span) = section.time(key)?;
     let found = time(text);
     if found.is_none() {
         let help =
             "write a time with its offset, such as `2027-01-31T18:00:00Z`, or a date, such as `2027-01-31`";
-        findings.mistake(findings.diagnostic("`expires` is not a time or a date", span).help(help));
+        let message = format!("`{key}` is not a time or a date");
+        findings.mistake(findings.diagnostic(message, span).help(help));
     }
     found
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::rules::{self, Known};
 use super::{World, api_keys, is_id, near, path, refuse_name, scopes};
 use crate::access::{
-    Algorithm, ApiKey, AuthSettings, Introspection, Issuer, PeerNetwork, StepUp, TrustedProxy,
+    Algorithm, AuthSettings, Introspection, Issuer, KeyRows, PeerNetwork, StepUp, TrustedProxy,
 };
 use crate::diagnostic::Diagnostic;
 use crate::keys::KeyTable;
@@ -34,11 +34,14 @@ pub(super) fn read(
     let section = Section::read(KeyTable::Auth, entries, findings);
     let keys_file =
         path(&section, "keys_file", world, findings).unwrap_or_else(|| world.base.join(KEYS_FILE));
+    let written = api_keys::read(section.table("keys"), findings);
+    let in_file = keys_in_file(&keys_file, &section, findings);
     let mut auth = AuthSettings {
         public_url: public_url(&section, findings),
         local: section.flag("local").unwrap_or(false),
-        keys: api_keys::read(section.table("keys"), findings),
-        keys_in_file: keys_in_file(&keys_file, &section, findings),
+        keys: written.keys,
+        keys_in_file: in_file.keys,
+        revoked_keys: [written.revoked, in_file.revoked].concat(),
         keys_file: Some(keys_file),
         proxy: proxy(&section, findings),
         step_up: match section.text("step_up") {
@@ -63,11 +66,11 @@ pub(super) fn read(
     auth
 }
 
-/// The keys in the keys file, which need not exist.
-fn keys_in_file(file: &PathBuf, section: &Section<'_>, findings: &mut Findings) -> Vec<ApiKey> {
+/// The rows of the keys file, which need not exist.
+fn keys_in_file(file: &PathBuf, section: &Section<'_>, findings: &mut Findings) -> KeyRows {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return KeyRows::default(),
         Err(error) => {
             let message = format!("the keys file `{}` cannot be read: {error}", file.display());
             let diagnostic = match section.text("keys_file") {
@@ -75,12 +78,12 @@ fn keys_in_file(file: &PathBuf, section: &Section<'_>, findings: &mut Findings) 
                 None => Diagnostic::error(message).in_file(file),
             };
             findings.mistake(diagnostic.help("make it readable for the gateway, or name another file"));
-            return Vec::new();
+            return KeyRows::default();
         }
     };
     read_keys(&text, file).unwrap_or_else(|error| {
         error.0.into_iter().for_each(|diagnostic| findings.mistake(diagnostic));
-        Vec::new()
+        KeyRows::default()
     })
 }
 

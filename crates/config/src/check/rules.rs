@@ -35,11 +35,15 @@ impl<'k> Known<'k> {
         let keys = || auth.keys.iter().chain(&auth.keys_in_file);
         let named_elsewhere = auth.issuers.iter().any(|issuer| issuer.groups_claim.is_some())
             || auth.proxy.as_ref().is_some_and(|proxy| proxy.groups_header.is_some());
-        let groups = || keys().flat_map(|key| &key.groups).map(String::as_str).collect();
+        // Nothing that was once known becomes a mistake when its key is revoked.
+        let revoked = || auth.revoked_keys.iter();
+        let once = || revoked().flat_map(|key| &key.groups);
+        let groups = || keys().flat_map(|key| &key.groups).chain(once()).map(String::as_str).collect();
+        let names = keys().map(|key| &key.name).chain(revoked().map(|key| &key.name));
         Self {
             servers: servers.chain([OWN_SERVER]).collect(),
             issuers: auth.issuers.iter().map(|issuer| issuer.name.as_str()).collect(),
-            keys: keys().map(|key| key.name.as_str()).collect(),
+            keys: names.map(String::as_str).collect(),
             more_keys: environment.makes_keys,
             groups: (!named_elsewhere && !environment.makes_keys).then(groups),
             proxy: auth.proxy.as_ref().is_some_and(|proxy| proxy.user_header.is_some()),

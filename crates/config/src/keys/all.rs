@@ -189,6 +189,7 @@ pub const KEYS: &[Key] = &[
     works(ApiKey, "groups", List, "[]", "Groups of its holder."),
     works(ApiKey, "scopes", List, "[]", "Scopes of its holder."),
     works(ApiKey, "expires", Time, "never", "When it stops working: a time with its offset (RFC 3339), or a date, which means the first moment of that day in UTC."),
+    works(ApiKey, "revoked", Time, "", "When it was revoked. It then needs no `sha256` and admits nobody; rules may still name it."),
 
     works(Issuer, "issuer", Text, "", "Identifier of the issuer, exactly as its tokens have it in `iss`."),
     works(Issuer, "audiences", List, "[]", "Audiences that are accepted besides `public_url`."),

@@ -60,14 +60,23 @@ async fn keys_of_a_file() {
     let gate = Gate::new(&settings);
     assert_eq!(gate.bearer(key.expose()).await.as_deref(), Ok("key:ci"));
     Gate::is_refused(&gate.ask(&[], HERE).await, 401, "Bearer");
-    std::fs::write(file.path(), "[[broken").unwrap();
-    let means = Means {
-        token: None,
-        scopes: Vec::new(),
-        clock: Arc::new(FakeClock::new()),
-        fetch: Arc::new(HttpFetch),
+    let refused = |settings: &AuthSettings| {
+        let means = Means {
+            token: None,
+            scopes: Vec::new(),
+            clock: Arc::new(FakeClock::new()),
+            fetch: Arc::new(HttpFetch),
+        };
+        Credentials::new(settings, means).err()
     };
-    assert!(matches!(Credentials::new(&settings, means), Err(KeysFileError::Wrong(_))));
+    let group = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+    std::fs::set_permissions(file.path(), group).unwrap();
+    assert!(matches!(refused(&settings), Some(KeysFileError::Exposed { .. })));
+    let mut allowing = settings;
+    allowing.allow_group_read = true;
+    assert!(refused(&allowing).is_none(), "the group may read it if the configuration says so");
+    std::fs::write(file.path(), "[[broken").unwrap();
+    assert!(matches!(refused(&allowing), Some(KeysFileError::Wrong(_))));
 }
 
 /// ACC-1: the background work picks up a new key and ends with the server; failed sign-ins are reported.

@@ -7,6 +7,20 @@ use tokio::time::Instant;
 use super::*;
 use crate::keys::{Key, KeyRing, Lookup, watch};
 
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+fn rows(keys: &[ApiKey]) -> KeyRows {
+    KeyRows { keys: keys.to_vec(), revoked: Vec::new() }
+}
+
+fn gone(name: &str, groups: &[&str]) -> RevokedKey {
+    RevokedKey {
+        name: name.to_owned(),
+        groups: groups.iter().map(|&group| group.to_owned()).collect(),
+        at: NOW,
+    }
+}
+
 fn key(name: &str, digest: u8) -> ApiKey {
     ApiKey {
         name: name.to_owned(),
@@ -25,7 +39,7 @@ fn keys_file() -> (tempfile::TempDir, KeysFile) {
 
 fn write(file: &KeysFile, text: &str) {
     std::fs::write(file.path(), text).unwrap();
-    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::set_permissions(file.path(), Permissions::from_mode(0o600)).unwrap();
 }
 
 fn text(file: &KeysFile) -> String {
@@ -51,7 +65,7 @@ fn a_key_is_written_and_read() {
     };
     file.append(&full).unwrap();
     file.append(&key("a.b", 2)).unwrap();
-    assert!(are_same(&file.read().unwrap().unwrap(), &[full, key("a.b", 2)]));
+    assert!(are_same(&file.rows().unwrap().unwrap(), &rows(&[full, key("a.b", 2)])));
     let about = std::fs::metadata(file.path()).unwrap();
     assert_eq!(about.mode() & 0o777, 0o600);
     assert!(text(&file).starts_with(HEADING), "{}", text(&file));
@@ -74,11 +88,12 @@ fn other_text_stays() {
     file.append(&key("ci", 3)).unwrap();
     assert!(text(&file).starts_with(&kept), "{}", text(&file));
     assert_eq!(names(&file), ["ada", "ci", "ci"]);
-    assert_eq!(file.remove("ci", Some("0303")).unwrap(), Removed(vec![key("ci", 3)]));
-    assert_eq!(file.remove("ada", None).unwrap(), Removed(vec![key("ada", 2)]));
-    assert_eq!(text(&file).trim_end(), kept.trim_end());
+    assert_eq!(file.remove("ci", Some("0303"), NOW).unwrap(), Removed(vec![key("ci", 3)]));
+    assert_eq!(file.remove("ada", None, NOW).unwrap(), Removed(vec![key("ada", 2)]));
+    let left = "[[ada]]\nrevoked = 1970-01-01T00:00:00Z";
+    assert_eq!(text(&file).trim_end(), format!("{kept}\n{left}"));
     file.append(&key("x", 4)).unwrap();
-    file.remove("ci", None).unwrap();
+    file.remove("ci", None, NOW).unwrap();
     assert_eq!(names(&file), ["x"]);
     assert!(text(&file).contains("# for the build") && text(&file).contains("# next"), "{}", text(&file));
 }
@@ -106,20 +121,75 @@ fn a_key_is_removed_by_name_and_digest() {
     for key in [&near, &nearer, &key("ada", 7)] {
         file.append(key).unwrap();
     }
-    let error = |name: &str, prefix| file.remove(name, prefix).unwrap_err().to_string();
+    let error = |name: &str, prefix| file.remove(name, prefix, NOW).unwrap_err().to_string();
     assert!(error("eve", None).contains("there is no key `eve`"));
     assert!(error("ci", Some("ff")).contains("abababababab"));
     assert!(error("ci", Some("AB")).contains("write more of it"));
     assert_eq!(
-        file.remove("ci", Some(&digest_text(&near.sha256).to_uppercase())).unwrap(),
+        file.remove("ci", Some(&digest_text(&near.sha256).to_uppercase()), NOW).unwrap(),
         Removed(vec![near])
     );
     file.append(&key("ci", 9)).unwrap();
-    assert_eq!(file.remove("ci", None).unwrap().0.len(), 2, "without a digest, all keys of the name go");
+    assert_eq!(file.remove("ci", None, NOW).unwrap().0.len(), 2, "without a digest, all keys of the name go");
     assert_eq!(names(&file), ["ada"]);
     write(&file, &format!("ada = [{{ sha256 = \"{}\" }}]\n", "07".repeat(32)));
     assert!(error("ada", None).contains("edit it by hand"), "another form is left alone");
     assert_eq!(names(&file), ["ada"]);
+}
+
+/// ACC-2: a revoked key leaves its name and its groups, which admit nobody, so that rules with them can still be read; a new key of
+/// the name takes their place.
+#[test]
+fn a_revoked_key_stays_known() {
+    let (_folder, file) = keys_file();
+    let grouped = |name: &str, digest: u8, groups: &[&str]| ApiKey {
+        groups: groups.iter().map(|&group| group.to_owned()).collect(),
+        ..key(name, digest)
+    };
+    let revoked = || file.rows().unwrap().unwrap().revoked;
+    for key in
+        [grouped("a.b", 1, &["build"]), grouped("a.b", 2, &["build", "ops"]), grouped("ada", 3, &["ops"])]
+    {
+        file.append(&key).unwrap();
+    }
+    file.remove("a.b", Some("0101"), NOW).unwrap();
+    assert_eq!(
+        (names(&file), revoked()),
+        (vec!["a.b".to_owned(), "ada".to_owned()], vec![]),
+        "all is known still"
+    );
+    file.remove("a.b", None, NOW).unwrap();
+    assert_eq!((names(&file), revoked()), (vec!["ada".to_owned()], vec![gone("a.b", &["build"])]));
+    assert!(
+        text(&file).ends_with("[[\"a.b\"]]\nrevoked = 1970-01-01T00:00:00Z\ngroups = [\"build\"]\n"),
+        "{}",
+        text(&file)
+    );
+    let again = file.remove("a.b", None, NOW).unwrap_err().to_string();
+    assert!(again.contains("`a.b` was revoked already, at 1970-01-01T00:00:00Z"), "{again}");
+
+    file.append(&grouped("a.b", 4, &["other"])).unwrap();
+    assert_eq!(revoked(), [gone("a.b", &["build"])], "the group would be unknown");
+    file.remove("a.b", Some("0404"), NOW).unwrap();
+    assert_eq!(revoked(), [gone("a.b", &["build"]), gone("a.b", &["other"])]);
+    file.append(&grouped("a.b", 5, &["other", "build"])).unwrap();
+    assert_eq!((names(&file), revoked()), (vec!["a.b".to_owned(), "ada".to_owned()], vec![]));
+    file.remove("ada", None, NOW).unwrap();
+    assert_eq!(revoked(), [gone("ada", &["ops"])]);
+    file.append(&grouped("eve", 6, &["ops"])).unwrap();
+    assert_eq!(revoked(), [gone("ada", &["ops"])], "another name is another key");
+}
+
+/// ACC-8: a change keeps the permissions of the file, so that the group that could read it still can.
+#[test]
+fn a_group_that_reads() {
+    let (_folder, file) = keys_file();
+    let file = file.allow_group_read(true);
+    file.append(&key("ci", 1)).unwrap();
+    std::fs::set_permissions(file.path(), Permissions::from_mode(0o640)).unwrap();
+    file.append(&key("ada", 2)).unwrap();
+    assert_eq!(names(&file), ["ada", "ci"]);
+    assert_eq!(std::fs::metadata(file.path()).unwrap().mode() & 0o777, 0o640);
 }
 
 /// ACC-2: a link to the keys file stays a link, and the file keeps its owner.
@@ -148,10 +218,15 @@ fn a_file_that_cannot_be_used() {
     let (_folder, file) = keys_file();
     file.append(&key("ci", 1)).unwrap();
     for mode in [0o640, 0o604, 0o620, 0o601] {
-        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
         let error = file.read().unwrap_err();
         assert!(matches!(error, KeysFileError::Exposed { mode: told, .. } if told == mode), "{error}");
-        assert!(error.to_string().contains("chmod it to 600"), "{error}");
+        let cure = format!("run `chmod 600 {}`", file.path().display());
+        assert!(error.to_string().contains(&cure), "{error}");
+        // The group may be allowed to read, and nothing more.
+        let of_group = file.clone().allow_group_read(true);
+        assert_eq!(of_group.read().is_ok(), mode == 0o640, "{mode:o}");
+        assert_eq!(error.to_string().contains("allow_group_read"), mode == 0o640, "{error}");
     }
     write(&file, "[[ci]\n");
     let error = file.read().unwrap_err().to_string();
@@ -215,7 +290,7 @@ fn keys_are_made_at_once() {
 async fn a_watched_file() {
     let (_folder, file) = keys_file();
     let clock = std::sync::Arc::new(SystemClock::new());
-    let now = jiff::Timestamp::now();
+    let now = Timestamp::now();
     let ring = std::sync::Arc::new(KeyRing::new(Vec::new(), now));
     let watching = tokio::spawn(watch(Some(file.clone()), std::sync::Arc::clone(&ring), clock));
     let until = async |what: &str, done: &dyn Fn() -> bool| {
