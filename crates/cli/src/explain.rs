@@ -19,7 +19,7 @@ use super::{Run, output, table};
 #[derive(Debug, Args)]
 #[command(
     after_help = "A topic is tried as SERVER/TOOL (the name that the server knows), as a name that `bridgehead tools` shows, and as
-an error code or a page. Without a topic, all codes and pages are listed.
+an error code or a page. A page comes first if nobody is named with --as. Without a topic, all codes and pages are listed.
 
 Examples:
   bridgehead explain
@@ -34,7 +34,7 @@ pub(crate) struct Explain {
     /// For whom: local, local:UID, token, key:NAME, proxy:NAME or ISSUER/SUBJECT [default: local]
     #[arg(long = "as", value_name = "WHO", requires = "topic")]
     who: Option<String>,
-    /// A group that they are in besides those of a configured key
+    /// A group that they are in besides those of a key
     #[arg(long, value_name = "GROUP", requires = "topic")]
     group: Vec<String>,
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! `bridgehead explain SERVER/TOOL` and `bridgehead explain EXPOSED_NAME`: which rule decides whether somebody may call a tool.
 //!
-//! The rules come from the configuration file alone, and no server is started for a name that says its server. Any other
-//! name is looked up where `bridgehead tools` looks.
+//! The rules come from the configuration file and its keys file alone, and no server is started for a name that says its
+//! server. Any other name is looked up among all tools of the running gateway, whoever may use them, or of servers that are
+//! started for this.
 
 use bridgehead::access::{Explanation, Policy};
 use bridgehead::config::{Config, OWN_SERVER, Source};
@@ -11,6 +12,7 @@ use bridgehead_gateway::{PrincipalKind, may_offer};
 use serde_json::{Value, json};
 
 use super::super::exit::Exit;
+use super::super::instance::get;
 use super::super::meant::meant;
 use super::super::output;
 use super::super::request::Listed;
@@ -114,7 +116,7 @@ fn by_catalog(
         return Ok(Found::Tool(Named { server: OWN_SERVER.to_owned(), tool, read_only: Some(true) }));
     }
     let candidates = may_offer(&config.gateway, &config.servers, topic);
-    if candidates.is_empty() || super::text(topic).is_some() {
+    if candidates.is_empty() {
         return Ok(Found::Nothing);
     }
     let mut found = Ok(Found::Nothing);
@@ -134,7 +136,22 @@ fn by_catalog(
                     tool: tool.own_name,
                 })
                 .collect(),
-            Target::There(_) | Target::Running(..) => {
+            // The rules may hide the tool from this user.
+            Target::Running(_, instance) => match get(instance, "tools").await {
+                Ok(told) => {
+                    let tools = told["tools"].as_array().into_iter().flatten();
+                    tools
+                        .filter(|tool| tool["name"] == topic)
+                        .map(|tool| Named {
+                            server: tool["server"].as_str().unwrap_or(OWN_SERVER).to_owned(),
+                            tool: tool["ownName"].as_str().unwrap_or(topic).to_owned(),
+                            read_only: tool["readOnly"].as_bool(),
+                        })
+                        .collect()
+                }
+                Err(refused) => return refused.tell(as_json),
+            },
+            Target::There(_) => {
                 let listed = target.list(Listed::Tools).await.unwrap_or_default();
                 let mut tools = listed.iter().filter_map(|tool| tool.decode::<Value>().ok());
                 let definition = tools.find(|tool| tool["name"] == topic);
@@ -169,28 +186,33 @@ fn tell(explain: &Explain, config: &Config, tool: &Named) -> Exit {
             return Exit::Configuration;
         }
     };
-    let principal = match principal(explain.who.as_deref(), explain.group.clone(), config) {
-        Ok(principal) => principal,
-        Err(reason) => {
-            output::talk(&format!("error: {reason}"));
-            return Exit::Usage;
-        }
+    let principals = match principals(explain.who.as_deref(), &explain.group, config) {
+        Ok(principals) => principals,
+        Err(reason) => return output::wrong(&reason),
     };
-    let ask = |read_only| {
-        let server = Some(tool.server.as_str()).filter(|server| *server != OWN_SERVER);
-        policy.explain(&principal, Action::Call, Thing { server, name: &tool.tool, read_only })
-    };
-    let explanation = ask(tool.read_only.unwrap_or(false));
-    // Without the server, only the rules know whether it matters that the tool says so.
-    let depends = tool.read_only.is_none() && matches!(explanation.verdict, Verdict::NotReadOnly(_));
     let file = match &config.source {
         Source::Toml(path) | Source::ClientJson(path) => Some(path.display().to_string()),
         Source::Demo => None,
     };
-    let told = Told { name: format!("{}/{}", tool.server, tool.tool), principal, explanation, depends, file };
+    let told = |principal: Principal| {
+        let server = Some(tool.server.as_str()).filter(|server| *server != OWN_SERVER);
+        let thing = Thing { server, name: &tool.tool, read_only: tool.read_only.unwrap_or(false) };
+        let explanation = policy.explain(&principal, Action::Call, thing);
+        // Without the server, only the rules know whether it matters that the tool says so.
+        let depends = tool.read_only.is_none() && matches!(explanation.verdict, Verdict::NotReadOnly(_));
+        let name = format!("{}/{}", tool.server, tool.tool);
+        Told { name, principal, explanation, depends, file: file.clone() }
+    };
+    let told = principals.into_iter().map(told);
     match explain.json {
-        true => output::json_data(&told.json(), Exit::Success),
-        false => output::data(&told.text(), Exit::Success),
+        true => {
+            let each: Vec<String> = told.map(|told| format!("{:#}", told.json())).collect();
+            output::raw_data(&each.join("\n"), Exit::Success)
+        }
+        false => {
+            let each: Vec<String> = told.map(|told| told.text()).collect();
+            output::data(&each.join("\n\n"), Exit::Success)
+        }
     }
 }
 
@@ -253,15 +275,15 @@ impl Told {
     }
 }
 
-/// Whom `--as` means; this user if it is absent. A key has the groups that the configuration gives it.
-fn principal(who: Option<&str>, mut groups: Vec<String>, config: &Config) -> Result<Principal, String> {
+/// Whom `--as` means; this user if it is absent. Keys of one name that are in different groups are different principals.
+fn principals(who: Option<&str>, more: &[String], config: &Config) -> Result<Vec<Principal>, String> {
+    let mut groups = vec![Vec::new()];
     let principal = match who {
         None | Some("local") => Principal::local(),
         Some("token") => Principal::new("token", PrincipalKind::Token),
         Some(who) => match (who.split_once(':'), who.split_once('/')) {
             (Some(("key", name)), _) => {
-                let keys = config.auth.keys.iter().filter(|key| key.name == name);
-                groups.extend(keys.flat_map(|key| key.groups.iter().cloned()));
+                groups = groups_of_key(name, config)?;
                 Principal::new(who, PrincipalKind::Key)
             }
             (Some(("proxy", _)), _) => Principal::new(who, PrincipalKind::Proxy),
@@ -269,6 +291,12 @@ fn principal(who: Option<&str>, mut groups: Vec<String>, config: &Config) -> Res
                 Principal::new(who, PrincipalKind::Local)
             }
             (_, Some((issuer, subject))) if !issuer.is_empty() && !subject.is_empty() => {
+                let known = || config.auth.issuers.iter().map(|issuer| issuer.name.as_str());
+                if !known().any(|known| known == issuer) {
+                    let otherwise = "`[auth.issuers]` in the configuration has all of them";
+                    let meant = meant(issuer, known(), otherwise);
+                    return Err(format!("there is no issuer `{}`; {meant}", output::one_line(issuer, 100)));
+                }
                 Principal::new(who, PrincipalKind::Issuer)
             }
             _ => {
@@ -277,14 +305,34 @@ fn principal(who: Option<&str>, mut groups: Vec<String>, config: &Config) -> Res
             }
         },
     };
+    for groups in &mut groups {
+        groups.extend_from_slice(more);
+        groups.sort();
+        groups.dedup();
+    }
     groups.sort();
     groups.dedup();
-    Ok(principal.in_groups(groups.iter().map(String::as_str)))
+    Ok(groups.iter().map(|groups| principal.clone().in_groups(groups.iter().map(String::as_str))).collect())
+}
+
+/// The groups of each key of a name, in the configuration and in the keys file.
+fn groups_of_key(name: &str, config: &Config) -> Result<Vec<Vec<String>>, String> {
+    let keys = || config.auth.keys.iter().chain(&config.auth.keys_in_file);
+    let groups: Vec<_> = keys().filter(|key| key.name == name).map(|key| key.groups.clone()).collect();
+    if !groups.is_empty() {
+        return Ok(groups);
+    }
+    if let Some(revoked) = config.auth.revoked_keys.iter().find(|key| key.name == name) {
+        return Err(format!("the key `{name}` was revoked at {}, so nobody is `key:{name}`", revoked.at));
+    }
+    let meant = meant(name, keys().map(|key| key.name.as_str()), "`bridgehead key list` lists all keys");
+    Err(format!("there is no key `{}`; {meant}", output::one_line(name, 100)))
 }
 
 #[cfg(test)]
 mod tests {
-    use bridgehead::config::{GatewaySettings, Launch, ServerConfig};
+    use bridgehead::config::{ApiKey, GatewaySettings, Issuer, Launch, RevokedKey, ServerConfig};
+    use bridgehead_access::keys::{KeyRing, Lookup};
 
     use super::*;
 
@@ -320,42 +368,107 @@ mod tests {
         check("push", "nothing");
     }
 
-    /// ACC-4: whom `--as` means.
+    fn key(name: &str, digest: u8, groups: &[&str]) -> ApiKey {
+        ApiKey {
+            name: name.to_owned(),
+            sha256: [digest; 32],
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+            scopes: Vec::new(),
+            expires: None,
+        }
+    }
+
+    /// A configuration with keys, a keys file and an issuer.
+    fn with_keys() -> Config {
+        let mut config = config(&[]);
+        config.auth.keys = vec![key("ci", 1, &["ops", "build"]), key("both", 2, &["a"])];
+        config.auth.keys_in_file = vec![
+            key("alice", 3, &["people"]),
+            key("both", 4, &["b"]),
+            key("both", 5, &["a"]),
+            key("bare", 6, &[]),
+        ];
+        let at = "2026-11-17T12:00:00Z".parse().unwrap();
+        config.auth.revoked_keys = vec![RevokedKey { name: "gone".to_owned(), groups: Vec::new(), at }];
+        config.auth.issuers = vec![Issuer::new("corp", "https://id.example.com")];
+        config
+    }
+
+    /// ACC-4: whom `--as` means. A key or an issuer that does not exist is refused with the nearest names.
     #[test]
     fn whom_as_means() {
         #[track_caller]
         fn check(who: Option<&str>, group: &[&str], expected: &str) {
-            let mut config = config(&[]);
-            config.auth.keys.push(bridgehead::config::ApiKey {
-                name: "ci".to_owned(),
-                sha256: [0; 32],
-                groups: vec!["build".to_owned(), "ops".to_owned()],
-                scopes: Vec::new(),
-                expires: None,
-            });
-            let group = group.iter().map(|group| (*group).to_owned()).collect();
-            let told = match principal(who, group, &config) {
-                Ok(principal) => {
-                    format!(
-                        "{:?} {principal} {}",
-                        principal.kind(),
-                        principal.groups().collect::<Vec<_>>().join(",")
-                    )
-                }
+            let group: Vec<String> = group.iter().map(|group| (*group).to_owned()).collect();
+            let one = |principal: &Principal| {
+                let groups = principal.groups().collect::<Vec<_>>().join(",");
+                format!("{:?} {principal} {groups}", principal.kind())
+            };
+            let told = match principals(who, &group, &with_keys()) {
+                Ok(principals) => principals.iter().map(one).collect::<Vec<_>>().join("; "),
                 Err(error) => error,
             };
-            assert!(told.starts_with(expected), "{told}");
+            assert_eq!(told, expected);
         }
-        check(None, &[], &format!("Local {}", Principal::local()));
+        check(None, &[], &format!("Local {} ", Principal::local()));
         check(Some("local"), &["a"], &format!("Local {} a", Principal::local()));
         check(Some("local:7"), &[], "Local local:7 ");
-        check(Some("token"), &[], "Token token");
+        check(Some("token"), &[], "Token token ");
         check(Some("key:ci"), &["ops", "x"], "Key key:ci build,ops,x");
-        check(Some("key:other"), &[], "Key key:other ");
-        check(Some("proxy:ada"), &[], "Proxy proxy:ada");
+        check(Some("key:alice"), &[], "Key key:alice people");
+        check(Some("key:bare"), &[], "Key key:bare ");
+        check(Some("key:both"), &["x"], "Key key:both a,x; Key key:both b,x");
+        check(Some("key:both"), &["a", "b"], "Key key:both a,b");
+        check(Some("key:alcie"), &[], "there is no key `alcie`; did you mean `alice`?");
+        check(Some("key:nobody"), &[], "there is no key `nobody`; `bridgehead key list` lists all keys");
+        check(
+            Some("key:gone"),
+            &[],
+            "the key `gone` was revoked at 2026-11-17T12:00:00Z, so nobody is `key:gone`",
+        );
+        check(Some("proxy:ada"), &[], "Proxy proxy:ada ");
         check(Some("corp/ada"), &["build"], "Issuer corp/ada build");
+        check(Some("crop/ada"), &[], "there is no issuer `crop`; did you mean `corp`?");
+        check(
+            Some("elsewhere/ada"),
+            &[],
+            "there is no issuer `elsewhere`; `[auth.issuers]` in the configuration has all of them",
+        );
         for bad in ["ada", "local:x", "/x", "x/", "group:a"] {
-            check(Some(bad), &[], "`--as` takes `local`");
+            let forms = "`local`, `local:UID`, `token`, `key:NAME`, `proxy:NAME` or `ISSUER/SUBJECT`";
+            check(Some(bad), &[], &format!("`--as` takes {forms}, not `{bad}`"));
         }
+    }
+
+    /// ACC-4 (case 24): `explain` speaks of exactly the holders whom the keys admit, so that what it says of them, which is what the
+    /// rules decide, is what is enforced.
+    #[test]
+    fn explained_holders_are_those_who_are_admitted() {
+        let config = with_keys();
+        let now = jiff::Timestamp::now();
+        let ring = KeyRing::new(config.auth.keys.clone(), now);
+        ring.set_from_file(config.auth.keys_in_file.clone(), true, now);
+        let described = |principal: &Principal| {
+            let mut groups: Vec<String> = principal.groups().map(str::to_owned).collect();
+            groups.sort();
+            (principal.to_string(), principal.kind(), groups)
+        };
+        let all = || config.auth.keys.iter().chain(&config.auth.keys_in_file);
+        let mut admitted: Vec<_> = all()
+            .map(|key| match ring.find(&key.sha256, now) {
+                Lookup::Valid(principal) => described(&principal),
+                other => panic!("{}: {other:?}", key.name),
+            })
+            .collect();
+        let mut explained: Vec<_> = all()
+            .flat_map(|key| principals(Some(&format!("key:{}", key.name)), &[], &config).unwrap())
+            .map(|principal| described(&principal))
+            .collect();
+        for list in [&mut admitted, &mut explained] {
+            list.sort_by(|one, other| (&one.0, &one.2).cmp(&(&other.0, &other.2)));
+            list.dedup();
+        }
+        assert_eq!(explained, admitted);
+        assert_eq!(explained.len(), 5, "{explained:?}");
     }
 }

@@ -14,10 +14,15 @@ const PAGE: &str = include_str!("../../../../docs/access.md");
 
 /// The configuration of a step, with a scripted server in place of the published one.
 fn step(number: u32) -> String {
+    step_with(number, &["read_file", "write_file"])
+}
+
+/// The same, with these tools.
+fn step_with(number: u32, tools: &[&str]) -> String {
     let block = PAGE.split(&format!("<!-- step {number} -->\n```toml\n")).nth(1).unwrap();
     let text = block.split("```").next().unwrap();
     let (before, _) = text.split_once("command = ").unwrap();
-    let mock = Mock::modern().tool("read_file", Behaviour::Echo).tool("write_file", Behaviour::Echo);
+    let mock = tools.iter().fold(Mock::modern(), |mock, tool| mock.tool(*tool, Behaviour::Echo));
     let env: Vec<String> =
         mock.env().iter().map(|(name, value)| format!("{name} = {}", json!(value))).collect();
     format!("{before}command = {}\nenv = {{ {} }}\n", json!(mock.command().0), env.join(", "))
@@ -159,6 +164,94 @@ async fn step_3_rules() {
     let rows = record(&place).await;
     let row = rows.iter().find(|row| row["tool"] == "write_file").unwrap_or_else(|| panic!("{rows:#?}"));
     assert!(row.to_string().contains("DENIED"), "{row}");
+}
+
+/// ACC-4 (case 24): `explain` says what a running gateway does, also of keys in the keys file, with their groups, and of tools that
+/// the rules hide from whoever asks. A tool comes before a page of the same name. `tools` says that rules may hide some.
+#[tokio::test]
+async fn explain_says_what_is_enforced() {
+    let place = Place::new();
+    place.file("bridgehead.toml", &step(2));
+    key(&place, &["ci"]).await;
+    let alice = key(&place, &["alice", "--group", "people"]).await;
+    let file = place.file("bridgehead.toml", &step_with(3, &["read_file", "write_file", "audit"]));
+    let config = ["--config", file.to_str().unwrap()];
+    let (gateway, address) = place.serve_http(&config, &[]).await;
+    assert_eq!(tools(address, &alice).await, ["read_file", "audit"]);
+    let explain = async |arguments: &[&str]| place.run(&[&["explain"], arguments, &config].concat()).await;
+    for (topic, tool, expected) in [
+        ("files/read_file", "read_file", "allowed"),
+        ("read_file", "read_file", "allowed"),
+        ("audit", "audit", "allowed"),
+        ("write_file", "write_file", "denied"),
+    ] {
+        let told = explain(&[topic, "--as", "key:alice"]).await;
+        let first = format!("files/{tool} for key:alice in people: {expected}\n");
+        assert!(told.code == Some(0) && told.stdout.starts_with(&first), "{topic}: {told:?}");
+        let answer = call(address, tool, &alice).await;
+        assert_eq!(answer.get("result").is_some(), expected == "allowed", "{tool}: {answer}");
+    }
+    key(&place, &["alice", "--group", "guests"]).await;
+    let both = explain(&["files/read_file", "--as", "key:alice"]).await;
+    let verdicts: Vec<&str> = both.stdout.lines().filter(|line| line.starts_with("files/")).collect();
+    let each = ["guests: denied", "people: allowed"];
+    assert_eq!(verdicts, each.map(|end| format!("files/read_file for key:alice in {end}")), "{both:?}");
+    let told = explain(&["files/read_file", "--as", "key:alice", "--json"]).await;
+    let mut each = serde_json::Deserializer::from_str(&told.stdout).into_iter::<Value>();
+    let allowed: Vec<Value> = each.by_ref().map(|told| told.unwrap()["allowed"].clone()).collect();
+    assert_eq!(allowed, [json!(false), json!(true)], "{told:?}");
+    let page = explain(&["audit"]).await;
+    assert!(page.code == Some(0) && !page.stdout.contains("files/audit"), "{page:?}");
+    for (wrong, said) in [("key:alcie", "did you mean `alice`?"), ("corp/ada", "there is no issuer `corp`")] {
+        let refused = explain(&["files/read_file", "--as", wrong]).await;
+        assert!(refused.code == Some(2) && refused.stderr.contains(said), "{refused:?}");
+    }
+    let hidden = "note: rules may hide tools from you";
+    let listed = place.run(&["tools", config[0], config[1]]).await;
+    assert!(listed.stdout.trim().is_empty() && listed.stderr.contains(hidden), "{listed:?}");
+    stop(gateway).await;
+    let fresh = place.run(&["tools", config[0], config[1]]).await;
+    assert!(fresh.stdout.contains("write_file") && !fresh.stderr.contains(hidden), "{fresh:?}");
+}
+
+/// ACC-2, ACC-3: a key that rules name can be revoked: the gateway takes over changed rules and starts again, and the name admits
+/// nobody until a key is made for it.
+#[tokio::test]
+async fn a_rule_may_name_a_revoked_key() {
+    let place = Place::new();
+    place.file("bridgehead.toml", &step(2));
+    let ci = key(&place, &["ci"]).await;
+    let alice = key(&place, &["alice", "--group", "people"]).await;
+    let eve = key(&place, &["eve"]).await;
+    let rule = "\n[[policy]]\nwho = [\"key:eve\"]\ntools = [\"files/*\"]\n";
+    let file = place.file("bridgehead.toml", &format!("{}{rule}", step(3)));
+    let config = file.to_str().unwrap();
+    let (gateway, address) = place.serve_http(&["--config", config], &[]).await;
+    assert_eq!(tools(address, &eve).await, ["read_file", "write_file"]);
+    for name in ["ci", "alice"] {
+        let revoked = place.run(&["key", "revoke", name, "--config", config]).await;
+        assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    }
+    let tightened = rule.replace("files/*", "files/read_*");
+    place.file("bridgehead.toml", &format!("{}{tightened}", step(3)));
+    for _ in 0..500 {
+        if tools(address, &eve).await == ["read_file"] {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(tools(address, &eve).await, ["read_file"], "{}", gateway.stderr());
+    stop(gateway).await;
+    let (gateway, address) = place.serve_http(&["--config", config], &[]).await;
+    for refused in [&ci, &alice] {
+        assert_eq!(ask(address, "tools/list", json!({}), Some(refused)).await.status, 401);
+    }
+    stop(gateway).await;
+    let explained = place.run(&["explain", "files/read_file", "--as", "key:ci", "--config", config]).await;
+    assert!(explained.code == Some(2) && explained.stderr.contains("was revoked at"), "{explained:?}");
+    place.file("bridgehead.toml", &step(3).replace("key:ci", "key:never"));
+    let never = place.run(&["check", "--config", config]).await;
+    assert!(never.code == Some(78), "a name that never was is a mistake: {never:?}");
 }
 
 /// ACC-1: with an issuer, a caller without credentials is sent to it, by addresses that come from `public_url` alone.

@@ -432,7 +432,7 @@ scopes = { "git/add" = ["repo:write"] }
     let depends = explain(&["git/log", "--as", "corp/eve"]).await;
     assert!(depends.stdout.contains("allowed if the tool says that it only reads"), "{}", depends.stdout);
     assert!(depends.stdout.contains(":6 tools"), "{}", depends.stdout);
-    let nobody = explain(&["git/log", "--as", "key:x", "--json"]).await.json();
+    let nobody = explain(&["git/log", "--as", "proxy:x", "--json"]).await.json();
     assert_eq!((&nobody["allowed"], &nobody["reason"]), (&json!(false), &json!("no rule allows it")));
     let code = explain(&["DENIED", "--as", "corp/ada"]).await;
     assert!(code.stdout.starts_with("DENIED\n====="), "{}", code.stdout);

@@ -1,4 +1,4 @@
-//! The API for operators: status, configuration id, events, the lines that servers write, and restarts.
+//! The API for operators: status, configuration id, tools, events, the lines that servers write, and restarts.
 //!
 //! The same routes are served on the HTTP front, to the [`Operators`] and to the holder of the instance's token, and on a Unix
 //! socket, to users who may open its file. The socket serves MCP clients too. Callers are checked before a request gets here.
@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bridgehead_config::Who;
 use bridgehead_gateway::events::{Delivery, Filter, Subscription, Topic};
-use bridgehead_gateway::{AdminEvent, Followed, Follower, Gateway, Principal, admin};
+use bridgehead_gateway::{AdminEvent, Followed, Follower, Gateway, OfferedTool, Principal, admin};
 use bridgehead_wire::held::Budget;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
@@ -147,11 +147,12 @@ impl Api {
         let query = Query(parts.uri.query().unwrap_or_default());
         let route = parts.uri.path().strip_prefix(API).unwrap_or_default();
         let wanted = match route {
-            "status" | "configuration" | "events" | "logs" => Method::GET,
+            "status" | "configuration" | "tools" | "events" | "logs" => Method::GET,
             "restart" => Method::POST,
             _ => {
-                let routes =
-                    format!("nothing here; the routes are {API}{{status,configuration,events,logs,restart}}");
+                let routes = format!(
+                    "nothing here; the routes are {API}{{status,configuration,tools,events,logs,restart}}"
+                );
                 return failed(StatusCode::NOT_FOUND, &routes);
             }
         };
@@ -165,6 +166,7 @@ impl Api {
         match route {
             "status" => answered(StatusCode::OK, &self.0.gateway.status()),
             "configuration" => answered(StatusCode::OK, &json!({"id": self.0.gateway.configuration_id()})),
+            "tools" => answered(StatusCode::OK, &json!({"tools": self.tools()})),
             "events" => self.events(operator, &query).await,
             "logs" => self.logs(operator, &query).await,
             _ if !operator.may_change => failed(
@@ -173,6 +175,20 @@ impl Api {
             ),
             _ => self.restart(operator, content).await,
         }
+    }
+
+    /// All tools, whoever may use them: the name that clients use, and those that rules use.
+    fn tools(&self) -> Vec<Value> {
+        let described = |tool: OfferedTool| {
+            let definition: Value = tool.definition.decode().unwrap_or_default();
+            json!({
+                "name": *tool.name,
+                "server": tool.server.as_deref(),
+                "ownName": tool.own_name,
+                "readOnly": definition["annotations"]["readOnlyHint"] == true,
+            })
+        };
+        self.0.gateway.list_tools().into_iter().map(described).collect()
     }
 
     /// Records what an operator does. `None` if it must not be done, because it cannot be recorded.

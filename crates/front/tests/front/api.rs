@@ -135,6 +135,19 @@ async fn only_operators_are_answered() {
     assert_eq!(told["upstreams"][0]["state"], "failed");
 }
 
+/// ACC-4: operators see every tool by all of its names, and whether it says that it only reads.
+#[tokio::test]
+async fn operators_see_all_tools() {
+    let place = Place::new().await;
+    let (status, told) = place.get("/api/v1/tools").await;
+    assert_eq!(status, 200);
+    let tools = told["tools"].as_array().unwrap();
+    let ping = tools.iter().find(|tool| tool["name"] == "server_ping");
+    let expected = json!({"name": "server_ping", "server": null, "ownName": "server_ping", "readOnly": true});
+    assert_eq!(ping, Some(&expected), "{told}");
+    assert_eq!(place.ask("POST", "/api/v1/tools", &[TOKEN], "").await.0, 405);
+}
+
 fn bearer(value: &str) -> (&str, &str) {
     ("authorization", value)
 }
@@ -296,7 +309,7 @@ async fn what_cannot_be_answered_says_why() {
     check(
         place.get("/api/v1/nothing").await,
         404,
-        "the routes are /api/v1/{status,configuration,events,logs,restart}",
+        "the routes are /api/v1/{status,configuration,tools,events,logs,restart}",
     );
     check(place.get("/api/v1/restart").await, 405, "wants POST");
     check(place.ask("POST", "/api/v1/status", &[TOKEN], "").await, 405, "wants GET");
