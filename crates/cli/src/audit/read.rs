@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use bridgehead::audit::{
     Archive, ReadError, RecordedCall, Row, StoredSegment, read_calls, read_segment, write_line,
 };
+use bridgehead_gateway::Code;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
@@ -41,9 +42,11 @@ const COLUMNS: [&str; 22] = [
 ];
 
 /// How a call may have ended.
-const OUTCOMES: [&str; 6] = ["result", "toolError", "error", "cancelled", "interrupted", OPEN];
+const OUTCOMES: [&str; 7] = ["result", "toolError", "error", DENIED, "cancelled", "interrupted", OPEN];
 /// The outcome of a call that has not ended.
 const OPEN: &str = "open";
+/// The errors of what the rules do not allow.
+const DENIED: &str = "denied";
 
 /// Filters that choose calls.
 #[derive(Debug, Args)]
@@ -63,7 +66,7 @@ pub(crate) struct Which {
     /// Calls to this server
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
-    /// Calls that ended like this: result, toolError, error, cancelled, interrupted or open
+    /// Calls that ended like this: result, toolError, error, denied (an error, by the rules), cancelled, interrupted or open
     #[arg(long, value_name = "OUTCOME", value_parser = OUTCOMES, hide_possible_values = true)]
     outcome: Option<String>,
     /// Calls whose correlation id is this or begins with it
@@ -83,9 +86,18 @@ impl Which {
         same(&self.tool, &call.first.tool)
             && same(&self.method, call.method())
             && same(&self.server, call.first.server.as_deref().unwrap_or_default())
-            && same(&self.outcome, call.outcome())
+            && self.outcome.as_deref().is_none_or(|outcome| ended(call, outcome))
             && self.id.as_deref().is_none_or(|id| begins_with(&call.first.correlation_id, id))
             && in_time()
+    }
+}
+
+/// Whether a call ended like this.
+fn ended(call: &RecordedCall, outcome: &str) -> bool {
+    let code = || call.exit().and_then(|row| row.code.as_deref());
+    match outcome {
+        DENIED => code() == Some(Code::Denied.as_str()),
+        outcome => call.outcome() == outcome,
     }
 }
 

@@ -164,6 +164,11 @@ async fn step_3_rules() {
     let rows = record(&place).await;
     let row = rows.iter().find(|row| row["tool"] == "write_file").unwrap_or_else(|| panic!("{rows:#?}"));
     assert!(row.to_string().contains("DENIED"), "{row}");
+    for (outcome, count) in [("denied", 1), ("error", 2)] {
+        let listed = place.run(&["audit", "list", "--json", "--outcome", outcome]).await;
+        let calls = listed.stdout.lines().filter(|line| line.contains("\"tool\":\"wr"));
+        assert_eq!(calls.count(), count, "{outcome}: {listed:?}");
+    }
 }
 
 /// ACC-4 (case 24): `explain` says what a running gateway does, also of keys in the keys file, with their groups, and of tools that
