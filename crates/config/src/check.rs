@@ -97,6 +97,7 @@ pub(crate) fn native(root: &Node, world: World<'_>, findings: &mut Findings) -> 
     auth.allow_group_read = settings.allow_group_read;
     http.listeners = listeners::read(&door, &http, &auth, world, findings);
     listeners::any_origin(&door, &http, &auth, findings);
+    listeners::nobody(&root, &http, &auth, world, findings);
     for entry in root.table("servers") {
         let name = entry.key.parse().unwrap_or_else(|error| {
             findings.mistake(

@@ -265,6 +265,31 @@ fn defaults() {
     assert!(error.contains("cannot be read") && error.contains("bridgehead.toml:2"), "{error}");
 }
 
+/// ACC-1: an address for clients without any credentials is a warning that says what is missing, because everybody would be refused.
+#[test]
+fn an_address_where_nobody_can_sign_in() {
+    let url = "[auth]\npublic_url = 'https://mcp.example.com/mcp'\n";
+    let warnings = config(url).warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].message.contains("nobody has any"), "{warnings:?}");
+    assert!(
+        warnings[0].help.as_ref().is_some_and(|help| help.contains("bridgehead key new")),
+        "{warnings:?}"
+    );
+    assert_eq!(warnings[0].position(), Some((2, 1)));
+    for more in [
+        "local = true\n",
+        "[auth.issuers.corp]\nissuer = 'https://id.example.com'\n",
+        &format!("[[auth.keys.ci]]\nsha256 = '{DIGEST}'\n"),
+        "[auth.proxy]\nproxies = ['10.0.0.1']\nuser_header = 'x-user'\n",
+        "[http]\ntoken_file = 'token'\n",
+        "[http.listeners.here]\nlisten = 'unix:gate.sock'\nauth = 'open'\n",
+    ] {
+        let warnings = config(&format!("{url}{more}")).warnings;
+        assert!(!warnings.iter().any(|warning| warning.message.contains("nobody")), "{more}: {warnings:?}");
+    }
+}
+
 /// ACC-2: a row with `revoked` admits nobody, with a digest or without. Rules may name its name and its groups.
 #[test]
 fn revoked_keys() {

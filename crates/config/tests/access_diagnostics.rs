@@ -35,6 +35,11 @@ fn check(text: &str, message: &str, contains: &str) {
 /// ACC-1: mistakes in `[auth]`.
 #[test]
 fn mistakes_in_auth() {
+    check(
+        "[[limits]]\nwho = ['*']\nrate = '60/min'\n",
+        "`limits` must be a table, found a list",
+        "`[[limits.rules]]`",
+    );
     let url = "`public_url` cannot be used";
     check("[auth]\npublic_url = 'mcp.example.com'\n", url, "https://mcp.example.com/mcp");
     check("[auth]\npublic_url = 'http://mcp.example.com'\n", url, "without `https`");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::secrets::refuse_exposed;
 use super::{World, address, is_id, path, refuse_name};
 use crate::access::{AuthSettings, ListenAddress, Listener, ListenerAuth, TlsFiles};
-use crate::keys::KeyTable;
+use crate::keys::{self, KeyTable};
 use crate::section::{Findings, Section};
 use crate::settings::{HttpSettings, TokenSource};
 use crate::tree::{Entry, Span, Value};
@@ -17,6 +17,28 @@ const LONGEST_SOCKET: usize = 107;
 /// Whether something is configured that a client could show.
 fn has_credentials(http: &HttpSettings, auth: &AuthSettings) -> bool {
     http.token != TokenSource::None || auth.has_credentials()
+}
+
+/// Warns of an address that clients type, if nobody could sign in there: everybody would be refused.
+pub(super) fn nobody(
+    root: &Section<'_>,
+    http: &HttpSettings,
+    auth: &AuthSettings,
+    world: World<'_>,
+    findings: &mut Findings,
+) {
+    let is_url =
+        |entry: &&Entry| keys::find(KeyTable::Auth, &entry.key).is_some_and(|key| key.name == "public_url");
+    let open = http.listeners.iter().any(|listener| listener.auth == Some(ListenerAuth::Open));
+    let admits = has_credentials(http, auth) || auth.local || open || world.environment.makes_keys;
+    if auth.public_url.is_none() || admits {
+        return;
+    }
+    if let Some(entry) = root.table("auth").iter().find(is_url) {
+        let message = "`public_url` makes the gateway ask for credentials, but nobody has any";
+        let help = "name an issuer under `[auth.issuers.NAME]`, make a key with `bridgehead key new NAME`, name a proxy or a token, or remove it";
+        findings.warning(findings.diagnostic(message, &entry.key_span).help(help));
+    }
 }
 
 /// Reads the listeners. `http` has everything else.

@@ -47,7 +47,7 @@ const fn later(
 pub const KEYS: &[Key] = &[
     works(Root, "gateway", Table(Gateway), "", "How the gateway runs calls."),
     works(Root, "http", Table(Http), "", "How clients reach the gateway over HTTP."),
-    works(Root, "limits", Table(Bounds), "", "How long the gateway waits for requests, and how much it holds in memory for clients and servers."),
+    works(Root, "limits", Table(Bounds), "", "How long the gateway waits for requests, how much it holds in memory for clients and servers and, under `[[limits.rules]]`, how much callers may use."),
     works(Root, "audit", Table(Audit), "", "What the audit record holds, and where it is kept."),
     works(Root, "auth", Table(Auth), "", "Who is admitted, and as whom."),
     works(Root, "policy", Rows(Policy), "", "Who may use what. Without rules that allow something, everybody who is admitted may use everything that no rule denies; with one, everybody may use what a rule allows."),
