@@ -18,7 +18,8 @@ use super::{Run, output};
 #[derive(Debug, Args)]
 #[command(
     after_help = "The call goes to the running gateway with the same configuration. Without one, the servers that may
-offer the tool are started for this call and stopped after it; such a call is not recorded.
+offer the tool are started for this call and stopped after it, as you could start them yourself: such a call is not recorded,
+and rules, limits and budgets of the configuration do not apply to it.
 If the server asks something meanwhile, you are asked on the terminal; in a script, use --answer.
 Exit codes: 0 success, 1 the tool failed, 2 usage, 3 the server could not be reached.
 

@@ -19,7 +19,7 @@ use super::{Run, output};
 #[derive(Debug, Args)]
 #[command(
     after_help = "The running gateway with the same configuration answers. Without one, the servers are started for
-this command and stopped after it.
+this command and stopped after it, and all tools are shown, whatever the rules say.
 
 Examples:
   bridgehead tools
