@@ -193,6 +193,13 @@ async fn an_updated_program_goes_on() {
     client.initialize().await;
     echo(&mut client, false, "a").await;
     let old = gateway(&place);
+    let run = |name: &str| {
+        let program = folder.join(name);
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter(|entry| std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == program))
+            .count()
+    };
+    assert_ne!(run("bridgehead-shim"), 0, "the shim beside the program");
     for name in names {
         let new = place.file("new", "#!/bin/sh\nexit 1\n");
         std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).unwrap();
