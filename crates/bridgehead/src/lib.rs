@@ -120,6 +120,16 @@ pub use server::{Server, ServerOptions, StartError};
 #[cfg(feature = "server")]
 pub use transport::{ByteStream, Connecting, Transport};
 
+/// Hides what the configuration's `audit.redact` describes, wherever this process writes something.
+#[cfg(all(feature = "tools", feature = "config-files"))]
+fn hide(config: &Config) {
+    if !bridgehead_wire::Redactor::hide_everywhere(&config.audit.rules) {
+        tracing::warn!(
+            "`audit.redact` of this configuration has no effect: a process keeps the rules that it got first"
+        );
+    }
+}
+
 /// The code of the README and of the guides, which runs as tests.
 #[cfg(doctest)]
 mod guides {

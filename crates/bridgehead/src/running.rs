@@ -47,7 +47,8 @@ pub enum RunError {
     Panicked,
 }
 
-/// A started server. Dropping it aborts the fronts but leaves the upstreams running, so call [`Running::stop`].
+/// A started server. Dropping it, also within a cancelled [`Running::wait`], closes the transports and ends the upstreams, and
+/// waits for neither; [`Running::stop`] answers requests in progress first, and returns when all are gone.
 #[derive(Debug)]
 #[must_use]
 pub struct Running {
@@ -165,6 +166,14 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        self.connected.store(false, Ordering::Release);
+        self.gateway.leave();
+    }
+}
+
 async fn next(signals: &mut Option<Signals>) -> Signal {
     let Some(signals) = signals else { return std::future::pending().await };
     signals.next().await
@@ -184,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_broken_transport_is_told_apart_from_its_end() {
-        assert!(matches!(outcome(Ok(Ok(()))), Ok(())));
+        assert!(matches!(outcome(Ok(Ok("gone"))), Ok("gone")));
         let broken = outcome(Ok(Err(io::ErrorKind::ConnectionReset.into())));
         assert!(
             matches!(broken, Err(RunError::Transport(error)) if error.kind() == io::ErrorKind::ConnectionReset)

@@ -1,6 +1,6 @@
 //! Builds and starts a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
@@ -13,7 +13,7 @@ use bridgehead_call::{AuditSink, Clock};
 use bridgehead_config::Config;
 #[cfg(feature = "http")]
 use bridgehead_config::ListenerAuth;
-use bridgehead_config::{GatewaySettings, HttpSettings, Mode, ServerConfig};
+use bridgehead_config::{GatewaySettings, HttpSettings, Mode, ServerConfig, ServerName};
 #[cfg(feature = "http")]
 use bridgehead_front::{Authenticator, BindError, Token, TokenError};
 use bridgehead_gateway::{
@@ -74,15 +74,17 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Takes the gateway's settings and the servers of a configuration. Its `[http]` part takes effect through
-    /// [`Transport::Http`]. If it says who may call what, the start fails unless `ServerOptions::access` applies that, or an
+    /// Takes the settings of a configuration and adds its servers. Its `[http]` part takes effect through
+    /// [`Transport::Http`]. What its `audit.redact` describes is hidden in the whole process. If it says who may call what, the start fails unless `ServerOptions::access` applies that, or an
     /// authorizer, a limiter and a sign-in of the program replace it.
     #[cfg(feature = "config-files")]
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
-        self.gateway.servers.clone_from(&config.servers);
+        self.gateway.servers.extend_from_slice(&config.servers);
+        crate::hide(config);
         let admits = config.auth.asks_for_credentials() || config.auth.proxy.is_some();
-        self.restricts = [!config.policy.is_empty(), !config.limits.is_empty(), admits];
+        let here = [!config.policy.is_empty(), !config.limits.is_empty(), admits];
+        self.restricts.iter_mut().zip(here).for_each(|(restricts, here)| *restricts |= here);
         self
     }
 
@@ -292,9 +294,13 @@ impl ServerOptions {
             self.transports.push(Transport::Stdio);
         }
         let (exposed, without_effect) = (self.exposed(), self.without_effect());
+        let mut names = HashSet::new();
+        let twice = self.gateway.servers.iter().find(|server| !names.insert(&server.name));
+        let twice = twice.map(|server| server.name.clone());
         Ok(Server {
             exposed,
             without_effect,
+            twice,
             settings: self.gateway.settings.clone(),
             version: self.gateway.version.clone(),
             gateway: Gateway::new(self.gateway)?,
@@ -350,6 +356,9 @@ pub enum StartError {
          pass an authorizer, a limiter and a sign-in"
     )]
     WithoutEffect(&'static str),
+    /// Two servers have the same name.
+    #[error("there are two servers named `{0}`; give each server its own name")]
+    DuplicateServer(ServerName),
     /// A transport could not be connected.
     #[error("cannot connect the transport: {0}")]
     Connect(io::Error),
@@ -387,6 +396,8 @@ pub struct Server {
     exposed: Option<Exposed>,
     /// The part of the configuration that nothing would apply, for which it must not start either.
     without_effect: Option<&'static str>,
+    /// The name that two of its servers have, for which it must not start either.
+    twice: Option<ServerName>,
     gateway: Gateway,
     settings: GatewaySettings,
     version: String,
@@ -469,6 +480,9 @@ impl Server {
         }
         if let Some(part) = self.without_effect {
             return Err(StartError::WithoutEffect(part));
+        }
+        if let Some(name) = &self.twice {
+            return Err(StartError::DuplicateServer(name.clone()));
         }
         let (transports, mut listening) = self.transports.lock().take().ok_or(StartError::AlreadyStarted)?;
         let signals =

@@ -14,7 +14,6 @@ use bridgehead::config::{Diagnostic, Launch, LogLevel, Source, TokenSource};
 use bridgehead::{Config, Control, Running, Server, SystemClock, Transport, control};
 use bridgehead_front::ENDPOINT;
 use bridgehead_process::passed_sockets;
-use bridgehead_wire::Redactor;
 use clap::Args;
 use serde_json::json;
 use tokio::runtime::Builder;
@@ -143,7 +142,6 @@ fn run(serve: &Serve, world: &World) -> Exit {
         }
     };
     let written = config.clone();
-    Redactor::hide_everywhere(&config.audit.rules);
     config.http.listen = serve.listen.unwrap_or(config.http.listen);
     if let Some((_, address)) = &passed {
         config.http.listen = *address;

@@ -61,9 +61,9 @@ impl Redactor {
 
     /// Makes every later [`Redactor::default`] of this process use these rules. Secrets can leave a process in
     /// many places, and a forgotten one would leak them, so the rules are global and can be set only once.
-    /// Returns whether they were set by this call; an empty set changes nothing.
+    /// Returns whether they hold now; an empty set changes nothing.
     pub fn hide_everywhere(rules: &Arc<Rules>) -> bool {
-        !rules.is_empty() && EVERYWHERE.set(Arc::clone(rules)).is_ok()
+        rules.is_empty() || EVERYWHERE.get_or_init(|| Arc::clone(rules)).says_the_same(rules)
     }
 
     /// Free text, such as a line of a server's standard error, without its secrets.

@@ -21,7 +21,7 @@ use super::Tools;
 #[cfg(feature = "access")]
 use crate::access::{Access, AccessError};
 #[cfg(all(feature = "access", feature = "config-files"))]
-use crate::access::{AccessSettings, Costs};
+use crate::access::{AccessSettings, Costs, LimitError};
 
 /// What [`Tools`] are built from. Everything has a default.
 ///
@@ -65,10 +65,17 @@ pub enum StartToolsError {
     DuplicateServer(ServerName),
     /// A rule or a limit of the configuration cannot be used.
     #[cfg(feature = "access")]
-    #[error(
-        "{0}; a program that keeps the record itself passes its own rules and limits with `ToolsOptions::access`"
-    )]
+    #[error(transparent)]
     Access(#[from] AccessError),
+    /// A limit is a budget, and nothing here counts it.
+    #[error(
+        "the limit rule in line {line} has `budget_per_day`, which is counted from a record, and tools open none themselves; make \
+         `Access` with a `BudgetRecord` and pass it with `ToolsOptions::access`, or remove the budget"
+    )]
+    BudgetWithoutRecord {
+        /// The line of the rule.
+        line: usize,
+    },
     /// The configuration has rules or limits, and nothing here would apply them.
     #[error(
         "the configuration has `{0}`, which would have no effect; build this program with the feature `access`, or pass an \
@@ -84,14 +91,18 @@ impl ToolsOptions {
         self
     }
 
-    /// Takes the settings, the rules and the limits of a configuration, and adds its servers. Rules and limits hold for the
-    /// [principal](ToolsOptions::principal), unless an authorizer or a limiter replaces them; they need the feature `access`. The
-    /// parts `[http]`, `[auth]` and `[audit]` have no effect here: a record is passed with [`ToolsOptions::audit`].
+    /// Takes the settings of a configuration, and adds its servers, rules and limits. Rules and limits hold for the
+    /// [principal](ToolsOptions::principal), unless an authorizer or a limiter replaces them; they need the feature `access`. Of
+    /// several configurations, the last one's settings count, and the rules of all hold together. What `audit.redact` describes is
+    /// hidden in the whole process. The parts `[http]` and `[auth]` and the rest of `[audit]` have no effect here: a record is
+    /// passed with [`ToolsOptions::audit`].
     #[cfg(feature = "config-files")]
     pub fn configured(mut self, config: &Config) -> Self {
         self.gateway.settings = config.gateway.clone();
         self.gateway.servers.extend_from_slice(&config.servers);
-        self.rules = (config.policy.clone(), config.limits.clone());
+        self.rules.0.extend_from_slice(&config.policy);
+        self.rules.1.extend_from_slice(&config.limits);
+        crate::hide(config);
         for warning in &config.warnings {
             tracing::warn!(%warning, "configuration");
         }
@@ -256,7 +267,13 @@ impl ToolsOptions {
         }
         let costs = Costs::of(&self.gateway.servers);
         let settings = AccessSettings { policy, limits, costs, ..AccessSettings::default() };
-        let access = Access::new(settings, Arc::clone(&self.gateway.clock), None)?;
+        let access =
+            Access::new(settings, Arc::clone(&self.gateway.clock), None).map_err(|error| match error {
+                AccessError::Limit(LimitError::NoRecord { line }) => {
+                    StartToolsError::BudgetWithoutRecord { line }
+                }
+                other => StartToolsError::Access(other),
+            })?;
         if decides {
             self.gateway.authorizer = Some(access.authorizer());
         }

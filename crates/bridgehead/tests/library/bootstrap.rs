@@ -7,12 +7,12 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bridgehead::config::{HttpSettings, Launch, ServerConfig, Stdio};
+use bridgehead::config::{HttpSettings, Launch, Secret, ServerConfig, Stdio};
 use bridgehead::{
-    Clock, Ending, GatewaySettings, LineSink, Mode, NativeTool, Need, RegisterError, RunError, Server,
-    StartError, Transport,
+    Clock, Ending, GatewaySettings, LineSink, Mode, NativeTool, Need, RegisterError, Registry, RunError,
+    Server, StartError, Transport,
 };
-use bridgehead_testkit::{FakeClock, Recorder};
+use bridgehead_testkit::{Behaviour, FakeClock, LeakCheck, Mock, Recorder};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tracing::Dispatch;
@@ -518,4 +518,53 @@ async fn lines_of_servers_go_to_the_embedder() {
     running.stop().await;
     let seen = seen.lock().unwrap().join("\n");
     assert!(seen.contains("gone ") && seen.contains("no-such-program-anywhere"), "{seen}");
+}
+
+/// LIB-1: a running server that is dropped, also within a cancelled wait, leaves no upstream behind.
+#[tokio::test]
+async fn a_dropped_server_leaves_nothing() {
+    for waits in [false, true] {
+        let leaks = LeakCheck::start().required();
+        let mock = Mock::legacy().tool("a", Behaviour::Echo);
+        let (program, args) = mock.command();
+        let mut stdio = Stdio::new(program.to_str().unwrap(), args);
+        for (name, value) in mock.env().into_iter().chain([leaks.marker()]) {
+            stdio.env.insert(name, Secret::new(value));
+        }
+        let upstream =
+            ServerConfig::new("a".parse().unwrap(), Launch::Stdio(stdio), &GatewaySettings::default());
+        let (_client, transport) = memory();
+        let options = Server::builder().process_handlers(false).registry(Registry::new()).upstream(upstream);
+        let server = options.transport(transport).build().unwrap();
+        let running = server.start().await.unwrap();
+        server.gateway().settled().await;
+        if waits {
+            let waited = tokio::time::timeout(Duration::from_millis(1), running.wait()).await;
+            assert!(waited.is_err(), "nothing ends it");
+        } else {
+            drop(running);
+        }
+        assert!(!server.is_connected());
+        leaks.assert_clean().await;
+    }
+}
+
+/// LIB-1: a configuration adds its servers to those that were given before, and no two may have the same name.
+#[tokio::test]
+async fn servers_are_added_and_have_names_of_their_own() {
+    let other = || ServerConfig::program("other", "no-such-program", [""; 0]).unwrap();
+    let mut config = bridgehead::Config::demo();
+    config.servers.push(ServerConfig::program("mine", "no-such-program", [""; 0]).unwrap());
+    let options = || Server::builder().process_handlers(false).upstream(other()).configured(&config);
+    let (_client, transport) = memory();
+    let server = options().transport(transport).build().unwrap();
+    let running = server.start().await.unwrap();
+    let names: Vec<String> =
+        server.gateway().status().upstreams.into_iter().map(|server| server.name).collect();
+    assert_eq!(names, ["other", "mine"]);
+    running.stop().await;
+    let (_client, transport) = memory();
+    let twice = options().upstream(other()).transport(transport).build().unwrap();
+    let refused = twice.start().await.unwrap_err();
+    assert!(refused.to_string().contains("two servers named `other`"), "{refused}");
 }

@@ -350,7 +350,7 @@ async fn a_budget_needs_a_record() {
     let (leaks, recorder) = (LeakCheck::start().required(), Recorder::new());
     let config = ruled("[[limits.rules]]\nwho = [\"*\"]\nbudget_per_day = 1\n", &mock, &leaks);
     let refused = options(&recorder).configured(&config).start().await.unwrap_err();
-    assert!(matches!(refused, StartToolsError::Access(_)), "{refused}");
+    assert!(matches!(refused, StartToolsError::BudgetWithoutRecord { line: 3 }), "{refused}");
     let words = refused.to_string();
     assert!(words.contains("line 3") && words.contains("ToolsOptions::access"), "{words}");
 
@@ -369,4 +369,34 @@ async fn a_budget_needs_a_record() {
     // The rules hold the file in which gateways share what was spent.
     drop((tools, access));
     leaks.assert_clean().await;
+}
+
+/// LIB-1, ACC-3: the rules of several configurations hold together.
+#[tokio::test]
+async fn a_second_configuration_adds_to_the_first() {
+    let mock = Mock::legacy().tool("read", Behaviour::Echo).tool("write", Behaviour::Echo);
+    let rules = "[[policy]]\nwho = [\"*\"]\ntools = [\"*/*\"]\ndeny_tools = [\"one/write\"]\n";
+    let (leaks, recorder) = (LeakCheck::start().required(), Recorder::new());
+    let first = ruled(rules, &mock, &leaks);
+    let limited = "[[limits.rules]]\nwho = [\"*\"]\nrate = \"1/h\"\nburst = 1\n";
+    let mut second = ruled(limited, &mock, &leaks);
+    second.servers[0].name = "two".parse().unwrap();
+    let tools = options(&recorder).configured(&first).configured(&second).start().await.unwrap();
+    let names: Vec<String> = tools.list().into_iter().map(|tool| tool.name.to_string()).collect();
+    assert_eq!(names, ["one__read", "two__read", "two__write"]);
+    tools.call("one__read", json!({})).await.unwrap();
+    let limited = tools.call("two__read", json!({})).await.unwrap_err();
+    assert_eq!(limited.code(), Code::RateLimited, "{limited}");
+    tools.close().await;
+    leaks.assert_clean().await;
+}
+
+/// LIB-1, AUD-4: what `audit.redact` of a configuration describes is hidden in the whole process.
+#[tokio::test]
+async fn redaction_of_a_configuration_holds() {
+    let (leaks, recorder) = (LeakCheck::start(), Recorder::new());
+    let config = ruled("[audit]\nredact = [\"hunter[0-9]+\"]\n", &Mock::legacy(), &leaks);
+    drop(options(&recorder).configured(&config));
+    let shown = bridgehead_wire::Redactor::default().text("it is hunter2").into_owned();
+    assert!(!shown.contains("hunter2"), "{shown}");
 }

@@ -37,6 +37,12 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Whether both hide the same.
+    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+        let patterns = |rules: &Self| rules.patterns.iter().map(Regex::to_string).collect::<Vec<_>>();
+        patterns(self) == patterns(other) && self.paths == other.paths
+    }
+
     /// Hides every text that matches a regular expression.
     ///
     /// # Errors
