@@ -55,7 +55,7 @@ fn building_has_no_side_effect() {
     assert_eq!(plain.version(), env!("CARGO_PKG_VERSION"));
     assert_eq!((plain.mode(), plain.is_connected()), (Mode::Full, false));
 
-    let registry = bridgehead::Registry::new();
+    let registry = Registry::new();
     let settings = free_port();
     let upstream = ServerConfig::new(
         "never".parse().unwrap(),
