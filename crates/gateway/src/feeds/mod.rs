@@ -601,4 +601,20 @@ mod tests {
         feed.close();
         assert_eq!(now(&feed), None);
     }
+
+    /// ACC-3: what a session is told is judged by the principal that was shown last. A feed without one hears everything.
+    #[test]
+    fn a_feed_is_judged_by_who_was_shown_last() {
+        let feeds = Feeds::default();
+        let (ada, eve) = (Principal::named("ada"), Principal::named("eve"));
+        let (own, open) = (feeds.open_session_of(&ada, 1), feeds.open_session(2));
+        assert!(own.follow("a:x", None) && open.follow("a:x", None));
+        for (shown, hears) in [(None, true), (Some(&eve), false), (Some(&ada), true)] {
+            for feed in [&own, &open] {
+                shown.inspect(|shown| feed.shown(shown));
+            }
+            feeds.updated(None, &Raw::literal(r#"{"uri":"a:x"}"#), |principal| *principal == ada);
+            assert_eq!((now(&own).is_some(), now(&open).is_some()), (hears, true), "{shown:?}");
+        }
+    }
 }

@@ -260,3 +260,27 @@ fn envelope_result(envelope: &Value, is_error: bool, structured: bool) -> Raw {
     }
     Raw::encode(&result)
 }
+
+#[cfg(test)]
+mod tests {
+    use bridgehead_call::CorrelationId;
+
+    use super::*;
+    use crate::error::missing_scope;
+
+    /// ACC-3 (case 16): the error of a missing scope names what every request and what the call needs, each once.
+    #[test]
+    fn all_needed_scopes_are_named_at_once() {
+        #[track_caller]
+        fn check(principal: &Principal, expected: Option<&str>) {
+            let needed: Scopes = ["use".into(), "write".into()].into();
+            let error = has_scopes(principal, &needed, "t").err();
+            let told = error.map(|error| error.to_rpc(-32603, None, ("tool", "t"), CorrelationId::mint()));
+            assert_eq!(told.as_ref().and_then(missing_scope).as_deref(), expected);
+        }
+        let ada = || Principal::named("ada");
+        check(&ada().with_scopes(["write", "use", "more"]), None);
+        check(&ada().with_scopes(["write"]), Some("use write"));
+        check(&ada().with_scopes(["see", "use"]).requiring(["see", "use"]), Some("see use write"));
+    }
+}
