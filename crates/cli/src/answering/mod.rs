@@ -369,10 +369,10 @@ mod tests {
         check(&[], &json!({"name": 7}), &cancel, "the answer for `name` does not fit");
         // A slip is no consent.
         check(
-            &[("nmae", "A")],
+            &[("namex", "A")],
             &json!({}),
             &cancel,
-            "cancelled, because it has no field `nmae`; did you mean `name`?",
+            "cancelled, because it has no field `namex`; did you mean `name`?",
         );
         check(
             &[],
