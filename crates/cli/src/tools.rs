@@ -91,12 +91,12 @@ fn run(tools: &Tools, world: &World) -> Exit {
             None | Some(What::List | What::Show { .. }) => target.list(Listed::Tools).await.map(Found::Tools),
         };
         let (failures, some_serve) = target.failures().await;
-        let is_served = matches!(target, Target::Running(..));
         target.close().await;
         let nothing = matches!((&found, tool), (Ok(Found::Tools(listed)), None) if listed.is_empty());
-        if nothing && is_served && has_rules(&tools.place, world) {
+        // The gateway's own tools are always there, unless rules hide them, too.
+        if nothing {
             output::talk(
-                "note: rules may hide tools from you (`local`); `bridgehead explain SERVER/TOOL` names the rule that decides",
+                "note: rules may hide all tools from you, who are `local` on this machine; `bridgehead explain SERVER/TOOL` names the rule",
             );
         }
         let is_shown = |listed: &[Raw]| tool.is_some_and(|tool| find(listed, tool).is_some());
@@ -115,12 +115,6 @@ fn run(tools: &Tools, world: &World) -> Exit {
             (Ok(Found::Tools(listed)), _) => list(&listed, &failures, tools.json, exit),
         }
     })
-}
-
-/// Whether the configuration has rules, which a running gateway applies to this user, too.
-fn has_rules(place: &Where, world: &World) -> bool {
-    let config = world.without_secrets(place.chosen.config.as_deref());
-    config.is_ok_and(|config| !config.policy.is_empty())
 }
 
 /// The requested data.

@@ -15,6 +15,7 @@ use super::super::exit::Exit;
 use super::super::instance::get;
 use super::super::meant::meant;
 use super::super::output;
+use super::super::reply;
 use super::super::request::Listed;
 use super::super::target::{Need, Target, Where, run_once};
 use super::super::world::World;
@@ -125,7 +126,7 @@ fn by_catalog(
             Ok(target) => target,
             Err(exit) => return exit,
         };
-        let tools = match &target {
+        let tools: Vec<Named> = match &target {
             Target::Here(gateway) => gateway
                 .list_tools()
                 .into_iter()
@@ -166,6 +167,10 @@ fn by_catalog(
                 definition.as_ref().map(named).unwrap_or_default()
             }
         };
+        // A server that does not serve may have it.
+        if tools.is_empty() {
+            reply::warn(&target.failures().await.0);
+        }
         target.close().await;
         found = Ok(one_of(tools));
         Exit::Success

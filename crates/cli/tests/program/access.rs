@@ -54,6 +54,12 @@ async fn serve(place: &Place, number: u32) -> (StdioClient, SocketAddr) {
     place.serve_http(&["--config", file.to_str().unwrap()], &[]).await
 }
 
+/// Replaces the configuration of a running gateway in one step, which must not read half of it.
+fn rewrite(place: &Place, text: &str) {
+    let file = place.file("bridgehead.toml.new", text);
+    std::fs::rename(file, place.path().join("bridgehead.toml")).unwrap();
+}
+
 async fn stop(mut gateway: StdioClient) {
     signal(&gateway, Signal::TERM);
     assert_eq!(gateway.wait().await.code(), Some(0), "{}", gateway.stderr());
@@ -211,12 +217,39 @@ async fn explain_says_what_is_enforced() {
         let refused = explain(&["files/read_file", "--as", wrong]).await;
         assert!(refused.code == Some(2) && refused.stderr.contains(said), "{refused:?}");
     }
-    let hidden = "note: rules may hide tools from you";
+    let hidden = "note: rules may hide all tools from you";
     let listed = place.run(&["tools", config[0], config[1]]).await;
     assert!(listed.stdout.trim().is_empty() && listed.stderr.contains(hidden), "{listed:?}");
     stop(gateway).await;
     let fresh = place.run(&["tools", config[0], config[1]]).await;
     assert!(fresh.stdout.contains("write_file") && !fresh.stderr.contains(hidden), "{fresh:?}");
+}
+
+/// ACC-4: `tools` does not speak of rules if it shows something. `explain` names servers that do not serve, if a tool
+/// that they may have is not found.
+#[tokio::test]
+async fn where_explain_finds_tools() {
+    let place = Place::new();
+    let gone = "[servers.gone]\ncommand = \"/no/such/program\"\n";
+    let rules = "[[policy]]\nwho = [\"local\"]\ntools = [\"demo/echo\"]\n";
+    let file = place.config(&["demo"], &format!("{rules}{gone}"));
+    let config = ["--config", file.to_str().unwrap()];
+    let (gateway, address) = place.serve_http(&config, &[]).await;
+    let seen = async || ask(address, "tools/list", json!({}), None).await.answer().to_string();
+    while !seen().await.contains("demo__echo") {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let tools = place.run(&["tools", config[0], config[1]]).await;
+    assert!(tools.stdout.starts_with("demo__echo ") && !tools.stderr.contains("rules"), "{tools:?}");
+    stop(gateway).await;
+    let file = place.config(&["demo"], &format!("[gateway]\nprefix = false\n{gone}"));
+    let config = ["--config", file.to_str().unwrap()];
+    for (topic, code, warns) in [("echo", 0, false), ("no_such", 2, true)] {
+        let told = place.run(&["explain", topic, config[0], config[1]]).await;
+        assert_eq!(told.code, Some(code), "{told:?}");
+        assert_eq!(told.stderr.contains("server `gone` does not serve"), warns, "{told:?}");
+        assert_eq!(told.stdout.starts_with("demo/echo for local"), !warns, "{told:?}");
+    }
 }
 
 /// ACC-2, ACC-3: a key that rules name can be revoked: the gateway takes over changed rules and starts again, and the name admits
@@ -238,7 +271,7 @@ async fn a_rule_may_name_a_revoked_key() {
         assert_eq!(revoked.code, Some(0), "{revoked:?}");
     }
     let tightened = rule.replace("files/*", "files/read_*");
-    place.file("bridgehead.toml", &format!("{}{tightened}", step(3)));
+    rewrite(&place, &format!("{}{tightened}", step(3)));
     for _ in 0..500 {
         if tools(address, &eve).await == ["read_file"] {
             break;
@@ -343,10 +376,7 @@ async fn rules_are_changed_while_the_gateway_runs() {
     let alice = key(&place, &["alice", "--group", "people"]).await;
     let (gateway, address) = serve(&place, 3).await;
     assert_eq!(tools(address, &alice).await, ["read_file"]);
-    place.file(
-        "bridgehead.toml",
-        &step(3).replace("[\"files/write_*\", \"files/move_*\"]", "[\"files/read_*\"]"),
-    );
+    rewrite(&place, &step(3).replace("[\"files/write_*\", \"files/move_*\"]", "[\"files/read_*\"]"));
     for _ in 0..500 {
         if tools(address, &alice).await == ["write_file"] {
             break;
@@ -355,7 +385,7 @@ async fn rules_are_changed_while_the_gateway_runs() {
     }
     assert_eq!(tools(address, &alice).await, ["write_file"]);
     assert_eq!(tools(address, &ci).await, ["read_file"], "another class stays as it was");
-    place.file("bridgehead.toml", &step(3).replace("files/*", "nothing/*"));
+    rewrite(&place, &step(3).replace("files/*", "nothing/*"));
     until(|| gateway.stderr().contains("the old one stays in effect").then_some(())).await;
     assert_eq!(tools(address, &alice).await, ["write_file"]);
     stop(gateway).await;

@@ -168,6 +168,14 @@ async fn a_keys_file_that_cannot_be_used() {
     assert_eq!(made.code, Some(0), "{made:?}");
     let revoked = key(&place, &["revoke", "ci"]).await;
     assert!(revoked.code == Some(0) && revoked.stderr.contains("still names `key:ci`"), "{revoked:?}");
+    // The first key is made because nobody has one.
+    let url = place.config(&[], "[auth]\npublic_url = \"https://mcp.example.com/mcp\"\n");
+    let warning = "but nobody has any";
+    let checked = place.run(&["check", "--config", url.to_str().unwrap()]).await;
+    assert!(checked.stderr.contains(warning) || checked.stdout.contains(warning), "{checked:?}");
+    let listed = key(&place, &["list"]).await;
+    assert!(listed.code == Some(0) && !listed.stderr.contains(warning), "{listed:?}");
+    place.config(&[], "[[policy]]\nwho = [\"key:ci\"]\ntools = [\"*/*\"]\n");
     let without = place.run(&["key", "list"]).await;
     assert!(without.code == Some(78) && without.stderr.contains("no configuration"), "{without:?}");
     let left = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
