@@ -53,9 +53,10 @@ impl AuthSettings {
         self.asks_for_credentials() && !self.local
     }
 
-    /// Whether `[auth]` names credentials or an address, so that a caller without credentials is refused.
+    /// Whether `[auth]` names credentials or an address, so that a caller without credentials is refused. When the last key is
+    /// revoked, nobody is admitted who was not before.
     pub fn asks_for_credentials(&self) -> bool {
-        self.public_url.is_some() || self.has_credentials()
+        self.public_url.is_some() || self.has_credentials() || !self.revoked_keys.is_empty()
     }
 
     /// Whether a caller could show something that is configured: a key, a token of an issuer, the header of a proxy.

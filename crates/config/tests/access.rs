@@ -302,6 +302,7 @@ fn revoked_keys() {
                  [[policy]]\nwho = ['key:ci', 'group:build', 'key:ada', 'key:old']\ntools = ['*/*']\n";
     let auth = load_in(folder.path(), rules).unwrap().auth;
     assert!(auth.keys.is_empty() && auth.keys_in_file.is_empty() && !auth.has_credentials());
+    assert!(auth.asks_for_credentials(), "the door stays closed");
     let names: Vec<&str> = auth.revoked_keys.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["old", "ci", "ada"]);
     assert_eq!(auth.revoked_keys[1].groups, ["build"]);

@@ -178,6 +178,9 @@ async fn a_keys_file_that_cannot_be_used() {
     place.config(&[], "[[policy]]\nwho = [\"key:ci\"]\ntools = [\"*/*\"]\n");
     let without = place.run(&["key", "list"]).await;
     assert!(without.code == Some(78) && without.stderr.contains("no configuration"), "{without:?}");
+    let checked =
+        place.run(&["check", "--config", place.path().join("bridgehead.toml").to_str().unwrap()]).await;
+    assert!(checked.stdout.contains("rules: 1 rule") && !checked.stdout.contains("admits: "), "{checked:?}");
     let left = place.run(&["key", "list", "--keys-file", file.to_str().unwrap()]).await;
     assert!(left.code == Some(0) && left.stdout.contains("revoked 20"), "{left:?}");
     let again = key(&place, &["new", "ci"]).await;
