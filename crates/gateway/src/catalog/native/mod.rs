@@ -50,11 +50,20 @@ pub enum RegisterError {
     )]
     BadName(String),
     /// The input schema is not one for an object, or does not compile.
-    #[error("the input schema of tool `{tool}` must be an object schema (`\"type\": \"object\"`): {reason}")]
+    #[error("the input schema of tool `{tool}` cannot be used: {reason}")]
     BadSchema {
         /// The tool.
         tool: String,
         /// What is wrong.
+        reason: String,
+    },
+    /// The schema of the data that a tool answers with does not compile.
+    #[error("the data schema of tool `{tool}` cannot be used: {reason}")]
+    BadDataSchema {
+        /// The tool.
+        tool: String,
+        /// What is wrong. A path in it begins at the root of the tool's output schema, which has the data at
+        /// `/properties/data`.
         reason: String,
     },
     /// A tool of that name is registered already.

@@ -160,7 +160,7 @@ impl NativeTool {
         }
         let bad_schema = |reason: String| RegisterError::BadSchema { tool: self.name.clone(), reason };
         if !bridgehead_schema::is_object_schema(&self.input_schema) {
-            return Err(bad_schema("its root is not of type `object`".to_owned()));
+            return Err(bad_schema("it must be an object schema (`\"type\": \"object\"`)".to_owned()));
         }
         let validator = Validator::compile(&self.input_schema.to_string())
             .map_err(|error| bad_schema(error.to_string()))?;
@@ -170,7 +170,12 @@ impl NativeTool {
         if let Some(need) = self.needs.iter().find(|need| !need.admitted_by(mode)) {
             return Err(RegisterError::NotAdmitted { need: *need, mode, tool: self.name });
         }
-        let definition = Raw::encode(&self.definition());
+        let definition = self.definition();
+        // Clients check answers against this schema, and one that they cannot use may cost them the whole list.
+        if let Err(error) = Validator::compile(&definition["outputSchema"].to_string()) {
+            return Err(RegisterError::BadDataSchema { tool: self.name, reason: error.to_string() });
+        }
+        let definition = Raw::encode(&definition);
         Ok(RegisteredTool { tool: self, validator, definition })
     }
 
@@ -271,8 +276,34 @@ mod tests {
             let error = check(tool("a", schema), Mode::Full);
             assert!(matches!(error, Some(RegisterError::BadSchema { .. })), "{error:?}");
         }
+        let words = |schema| check(tool("a", schema), Mode::Full).unwrap().to_string();
+        assert_eq!(
+            words(json!({"type": "string"})),
+            "the input schema of tool `a` cannot be used: it must be an object schema (`\"type\": \"object\"`)"
+        );
+        let broken = words(json!({"type": "object", "properties": 5}));
+        assert!(broken.starts_with("the input schema of tool `a` cannot be used: the schema is"), "{broken}");
+        assert!(!broken.contains("must be an object schema"), "{broken}");
         let duplicate = check(tool("taken", object()), Mode::Full);
         assert_eq!(duplicate, Some(RegisterError::Duplicate("taken".to_owned())));
+    }
+
+    /// SRV-8: a schema of the data that does not compile is refused, also inside the envelope; any other is served.
+    #[test]
+    fn a_data_schema_must_compile() {
+        for data in [json!({"type": 5}), json!({"$ref": "#/$defs/Missing"}), json!("text")] {
+            let error = check(tool("a", object()).data_schema(data), Mode::Full).unwrap();
+            assert!(matches!(&error, RegisterError::BadDataSchema { tool, .. } if tool == "a"), "{error:?}");
+            assert!(error.to_string().starts_with("the data schema of tool `a` cannot be used: "), "{error}");
+        }
+        for data in [
+            json!({}),
+            json!(true),
+            json!({"type": "string"}),
+            json!({"$ref": "#/$defs/A", "$defs": {"A": {}}}),
+        ] {
+            assert_eq!(check(tool("a", object()).data_schema(data), Mode::Full), None);
+        }
     }
 
     /// SRV-5: a tool that needs what the mode does not admit is refused, and the error names both.
