@@ -28,6 +28,8 @@ pub struct GatewayError {
     pub scopes: Option<Scopes>,
     /// What the client learns of the limit that refused it. Boxed, because hardly any error has it.
     pub limit: Option<Box<OverLimit>>,
+    /// Whether the caller has ended what the call needs, so that no later call can succeed.
+    pub(crate) ended: bool,
 }
 
 /// What a client learns of a limit that refused its call.
@@ -45,13 +47,28 @@ impl GatewayError {
     /// redacted.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = Redactor::default().text(&message.into()).into_owned();
-        Self { code, message, may_have_run: false, details: None, server: None, scopes: None, limit: None }
+        Self {
+            code,
+            message,
+            may_have_run: false,
+            details: None,
+            server: None,
+            scopes: None,
+            limit: None,
+            ended: false,
+        }
     }
 
     /// Marks a failure after the call was sent.
     #[must_use]
     pub fn after_sending(self) -> Self {
         Self { may_have_run: true, ..self }
+    }
+
+    /// Marks a failure of a caller that has itself ended what the call needs: no later call succeeds.
+    #[must_use]
+    pub(crate) fn ended_by_caller(self) -> Self {
+        Self { ended: true, ..self }
     }
 
     /// Names the server at fault, if nothing else does.
@@ -86,12 +103,12 @@ impl GatewayError {
 
     /// Whose fault it is.
     pub const fn fault(&self) -> Fault {
-        self.code.fault()
+        if self.ended { Fault::Caller } else { self.code.fault() }
     }
 
     /// Whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
-        self.code.retryable()
+        self.code.retryable() && !self.ended
     }
 
     /// Where to read about cause and cure.

@@ -162,8 +162,10 @@ async fn progress_is_bounded() {
 #[tokio::test]
 async fn an_error_says_what_to_do() {
     let strict = r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#;
+    let texts = r#"{"type":"object","properties":{"n":{}},"additionalProperties":{"type":"string"}}"#;
     let mock = Mock::legacy()
         .full_tool(Tool::new("strict", Behaviour::Echo).input_schema(strict))
+        .full_tool(Tool::new("texts", Behaviour::Echo).input_schema(texts))
         .tool("refuses", Behaviour::error(-32602, "not so"))
         .tool("broken", Behaviour::error(-32603, "out of order"))
         .tool("odd", Behaviour::error(77, "seventy-seven"))
@@ -187,6 +189,17 @@ async fn an_error_says_what_to_do() {
         check("one__strict", (Code::InvalidParams, caller, false, false, one, None, "do not fit the schema"))
             .await;
     assert_eq!(refused.details().unwrap()["issues"][0]["schemaPath"], "/required");
+    let text = refused.to_string();
+    assert!(
+        text.contains("schema of tool `one__strict`; \"n\" is a required property (`bridgehead"),
+        "{text}"
+    );
+    let wrong = world.tools.call("one__strict", json!({"n": "one"})).await.unwrap_err().to_string();
+    assert!(wrong.contains("`one__strict`; /n: value is not of type \"integer\" (`bridgehead"), "{wrong}");
+    let many = json!({"n": 1, "a": 1, "b": 1, "c": 1, "d": 1, "e": 1});
+    let many = world.tools.call("one__texts", many).await.unwrap_err().to_string();
+    assert!(many.contains("; /b: ") && many.contains("; /c: ") && !many.contains("/d: "), "{many}");
+    assert!(many.contains("; and 2 more (`bridgehead"), "{many}");
     check(
         "one__strikt",
         (Code::ProviderToolUnknown, caller, false, false, None, None, "did you mean `one__strict`?"),

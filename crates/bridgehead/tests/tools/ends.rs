@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bridgehead::config::Isolation;
 use bridgehead::tools::{CallOptions, ToolError, ToolResult, Tools};
-use bridgehead::{Code, NativeTool, Outcome};
+use bridgehead::{Code, Fault, NativeTool, Outcome};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Recorder};
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
@@ -65,7 +65,7 @@ async fn world(running: &Arc<AtomicUsize>) -> World {
 }
 
 /// LIB-5: closing ends running calls with an error, for every clone, and returns when no process is left. Closing again does
-/// nothing. Later calls are refused, and recorded.
+/// nothing. Later calls are refused, as something that no repetition cures, and recorded.
 #[tokio::test]
 async fn closed_with_calls_in_flight() {
     let running = Arc::default();
@@ -84,12 +84,15 @@ async fn closed_with_calls_in_flight() {
         let ended = call.await.unwrap().unwrap_err();
         assert_eq!((ended.code(), ended.may_have_run()), (Code::ProviderUnavailable, true), "{ended}");
         assert!(ended.message().contains("closed"), "{ended}");
+        assert_eq!((ended.retryable(), ended.fault()), (false, Fault::Caller), "{ended}");
     }
     assert_eq!(running.load(Ordering::SeqCst), 0);
     for tool in ["shared__echo", "own__echo", "each__echo", "pending"] {
         let refused = clone.call(tool, json!({})).await.unwrap_err();
         assert_eq!((refused.code(), refused.may_have_run()), (Code::ProviderUnavailable, false), "{refused}");
         assert!(refused.message().contains("closed"), "{refused}");
+        assert!(refused.message().ends_with("start new `Tools`"), "{refused}");
+        assert_eq!((refused.retryable(), refused.fault()), (false, Fault::Caller), "{refused}");
     }
     assert_eq!(world.recorder.enters().len(), 9);
     drop(clone);

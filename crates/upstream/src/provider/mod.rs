@@ -265,26 +265,34 @@ impl Execution {
 #[error("{}: {message}", .code.as_str())]
 #[non_exhaustive]
 pub struct ProviderError {
-    /// The kind of failure, which says whether a retry may help.
+    /// The kind of failure. Whether a retry may help, [`ProviderError::retryable`] knows best.
     pub code: Code,
     /// What happened, as text without secrets.
     pub message: String,
+    /// Whether only the caller can end the failure, so that repeating the call cannot.
+    of_caller: bool,
 }
 
 impl ProviderError {
     /// A failure of this kind. The message must not contain secrets.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), of_caller: false }
+    }
+
+    /// The failure of a call before `init` or after `terminate`.
+    fn not_initialised() -> Self {
+        let message = "the provider is not initialised; call `init` first";
+        Self { of_caller: true, ..Self::new(Code::ProviderUnavailable, message) }
     }
 
     /// Whether a retry may succeed later.
     pub const fn retryable(&self) -> bool {
-        self.code.retryable()
+        self.code.retryable() && !self.of_caller
     }
 
     /// Whose fault it is.
     pub const fn fault(&self) -> Fault {
-        self.code.fault()
+        if self.of_caller { Fault::Caller } else { self.code.fault() }
     }
 
     /// Where to read about cause and cure.
@@ -552,8 +560,7 @@ async fn call(
 ) -> Result<(ServerName, Raw), ProviderError> {
     let Invocation { tool: name, arguments, timeout } = invocation;
     let Some(Active { upstream, timeout: usual }) = active else {
-        let message = "the provider is not initialised; call `init` first";
-        return Err(ProviderError::new(Code::ProviderUnavailable, message));
+        return Err(ProviderError::not_initialised());
     };
     let namespace = upstream.name();
     let ready = connected(&upstream)?;

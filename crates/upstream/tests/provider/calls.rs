@@ -214,7 +214,7 @@ async fn every_outcome_is_told_once() {
                 assert_eq!(event["topic"], "provider.mcp.tool.failed", "{tool}");
                 assert_eq!(
                     (&event["code"], &event["retryable"]),
-                    (&json!(code.as_str()), &json!(code.retryable()))
+                    (&json!(code.as_str()), &json!(error.retryable()))
                 );
                 let message = event["message"].as_str().unwrap();
                 assert!(message == error.message || message.contains("[redacted]"), "{event}");
@@ -227,8 +227,8 @@ async fn every_outcome_is_told_once() {
     let before = check(&mut world, "echo", json!({}), Some(Code::ProviderUnavailable)).await;
     assert_eq!(
         (&before["server"], &before["retryable"]),
-        (&Value::Null, &json!(true)),
-        "nothing is connected yet"
+        (&Value::Null, &json!(false)),
+        "nothing is connected yet, and no repetition connects it"
     );
     world.provider.init(world.config()).await.unwrap();
     for (tool, arguments, code) in [

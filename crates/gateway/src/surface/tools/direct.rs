@@ -35,6 +35,9 @@ use crate::life::session::Session;
 use crate::relay::request::Outcome;
 use crate::relay::trace::Trace;
 
+/// How many mistakes in the arguments the text of an error names.
+const SHOWN_ISSUES: usize = 3;
+
 /// A tool call by the embedding program.
 #[derive(Debug)]
 pub struct DirectCall {
@@ -91,12 +94,12 @@ impl ToolError {
 
     /// Who has to act.
     pub fn fault(&self) -> Fault {
-        self.code().fault()
+        self.0.error.fault()
     }
 
     /// Whether the same call may succeed later. If [`ToolError::may_have_run`] says so, the tool would then run twice.
     pub fn retryable(&self) -> bool {
-        self.code().retryable()
+        self.0.error.retryable()
     }
 
     /// Whether the tool may have done its work, all or some of it.
@@ -147,7 +150,25 @@ impl ToolError {
 
 impl std::fmt::Display for ToolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {} ({})", self.code(), self.message(), self.hint())
+        write!(f, "{}: {}", self.code(), self.message())?;
+        write_issues(f, self.details())?;
+        write!(f, " ({})", self.hint())
+    }
+}
+
+/// The first mistakes in the arguments, each with its place.
+fn write_issues(f: &mut std::fmt::Formatter<'_>, details: Option<&Value>) -> std::fmt::Result {
+    let issues = details.and_then(|details| details["issues"].as_array()).map_or(&[][..], Vec::as_slice);
+    for issue in issues.iter().take(SHOWN_ISSUES) {
+        let text = |name: &str| issue[name].as_str().unwrap_or_default();
+        match text("path") {
+            "" => write!(f, "; {}", text("message"))?,
+            path => write!(f, "; {path}: {}", text("message"))?,
+        }
+    }
+    match issues.len().saturating_sub(SHOWN_ISSUES) {
+        0 => Ok(()),
+        more => write!(f, "; and {more} more"),
     }
 }
 
@@ -297,5 +318,6 @@ fn request(
 
 /// The error of a call whose session has ended.
 fn closed() -> GatewayError {
-    GatewayError::new(Code::ProviderUnavailable, "the tools were closed by the program that opened them")
+    let message = "the tools were closed by the program that opened them; start new `Tools`";
+    GatewayError::new(Code::ProviderUnavailable, message).ended_by_caller()
 }
