@@ -295,7 +295,7 @@ async fn no_gateway_can_be_entered() {
         setting.client.says(&call(2)).await;
         setting.is_refused(&json!(1)).await;
         setting.is_refused(&json!(2)).await;
-        assert_eq!(start.elapsed(), PAUSES.iter().sum());
+        assert_eq!(start.elapsed(), PAUSES.iter().sum::<Duration>());
         sleep(Duration::from_secs(1000)).await;
         assert_eq!(setting.attempts(), PAUSES.len(), "an idle client needs none");
         setting.no_gateway().await;
