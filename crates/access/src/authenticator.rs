@@ -45,7 +45,7 @@ const TICK: Duration = Duration::from_secs(1);
 const LONGEST_PROXY_NAME: usize = 255;
 
 /// All credentials that a gateway accepts. It is shared by the authenticators of all listeners.
-pub struct Credentials {
+pub struct AcceptedCredentials {
     local: bool,
     step_up: StepUp,
     /// Whether `[auth]` or the endpoint's token ask for credentials; keys may be added later.
@@ -61,7 +61,7 @@ pub struct Credentials {
     clock: Arc<dyn Clock>,
 }
 
-/// What [`Credentials`] need besides the settings.
+/// What [`AcceptedCredentials`] need besides the settings.
 pub struct Means {
     /// The endpoint's bearer token, if there is one.
     pub token: Option<Token>,
@@ -85,12 +85,12 @@ struct Proxy {
 
 /// The authenticator of one listener.
 struct ListenerAuthenticator {
-    credentials: Arc<Credentials>,
+    credentials: Arc<AcceptedCredentials>,
     auth: Option<ListenerAuth>,
     local: LocalUser,
 }
 
-impl Credentials {
+impl AcceptedCredentials {
     /// Prepares everything, and reads the keys file.
     ///
     /// # Errors

@@ -6,12 +6,12 @@
 //!
 //! # Credentials
 //!
-//! [`Credentials`] holds everything by which a caller can show who it is: [keys], tokens of issuers ([`tokens`]), the endpoint's
+//! [`AcceptedCredentials`] holds everything by which a caller can show who it is: [keys], tokens of issuers ([`tokens`]), the endpoint's
 //! token, a trusted proxy's header, the local user. One value serves all listeners, and each listener gets its own authenticator:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use bridgehead_access::{Credentials, HttpFetch, Means};
+//! # use bridgehead_access::{AcceptedCredentials, HttpFetch, Means};
 //! # use bridgehead_call::SystemClock;
 //! # use bridgehead_config::{AuthSettings, HttpSettings};
 //! # use bridgehead_front::LocalUser;
@@ -22,7 +22,7 @@
 //!     clock: Arc::new(SystemClock::new()),
 //!     fetch: Arc::new(HttpFetch),
 //! };
-//! let credentials = Credentials::new(&auth, means)?;
+//! let credentials = AcceptedCredentials::new(&auth, means)?;
 //! let authenticator = credentials.authenticator(None, LocalUser::new(&http));
 //! // Ends with the server: watches the keys file and refreshes the keys of issuers.
 //! let background = tokio::spawn(credentials.run(|failed| tracing::warn!(?failed, "sign-ins failed")));
@@ -33,8 +33,8 @@
 //!
 //! # Limits
 //!
-//! [`limits::Limits::new`] makes the limiter from the rules of the configuration, what tools cost, a clock, and the record that
-//! budgets are counted from; [`limits::Limits::reload`] replaces the rules. It goes into the `limiter` of the gateway's `Options`.
+//! [`limits::PrincipalLimits::new`] makes the limiter from the rules of the configuration, what tools cost, a clock, and the record that
+//! budgets are counted from; [`limits::PrincipalLimits::reload`] replaces the rules. It goes into the `limiter` of the gateway's `Options`.
 
 mod authenticator;
 pub mod keys;
@@ -42,5 +42,5 @@ pub mod limits;
 pub mod policy;
 pub mod tokens;
 
-pub use authenticator::{Credentials, FailedSignIns, Means};
+pub use authenticator::{AcceptedCredentials, FailedSignIns, Means};
 pub use tokens::{Fetch, HttpFetch};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_access::limits::{BudgetRecord, Costs, Limits};
+use bridgehead_access::limits::{BudgetRecord, Costs, PrincipalLimits};
 use bridgehead_audit::{Archive, NoopSink, StoreOptions, StoreSink};
 use bridgehead_call::AuditSink;
 use bridgehead_config::{
@@ -64,7 +64,8 @@ impl World {
             archive: Archive::in_folder(folder),
             configuration: "bridgehead.toml".to_owned(),
         });
-        let limits = Limits::new(vec![rule], Costs::of(&servers), Arc::new(clock.clone()), record).unwrap();
+        let limits =
+            PrincipalLimits::new(vec![rule], Costs::of(&servers), Arc::new(clock.clone()), record).unwrap();
         let gateway = Gateway::new(Options {
             servers,
             audit,

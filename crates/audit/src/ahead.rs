@@ -27,14 +27,14 @@ const WAITING: usize = 16;
 
 /// A source of records to verify.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum RecordSource {
     /// A segment, in any store.
     Segment(StoredSegment),
     /// The file of an export.
     Export(PathBuf),
 }
 
-impl Source {
+impl RecordSource {
     /// Where it is, for messages.
     fn place(&self) -> String {
         match self {
@@ -45,7 +45,7 @@ impl Source {
 }
 
 /// A file is an export (`*.jsonl`) or a segment (`*.sqlite`).
-impl From<&PathBuf> for Source {
+impl From<&PathBuf> for RecordSource {
     fn from(file: &PathBuf) -> Self {
         if file.extension().is_some_and(|ending| ending == "jsonl") {
             Self::Export(file.clone())
@@ -55,7 +55,7 @@ impl From<&PathBuf> for Source {
     }
 }
 
-impl From<StoredSegment> for Source {
+impl From<StoredSegment> for RecordSource {
     fn from(segment: StoredSegment) -> Self {
         Self::Segment(segment)
     }
@@ -84,8 +84,8 @@ type Found = Result<Vec<Seen>, ReadError>;
 
 impl Verifier {
     /// Checks segments and exports, in this order. A source that cannot be read is a problem like any other.
-    pub fn read(&mut self, sources: impl IntoIterator<Item: Into<Source>>) {
-        let sources: Vec<Source> = sources.into_iter().map(Into::into).collect();
+    pub fn read(&mut self, sources: impl IntoIterator<Item: Into<RecordSource>>) {
+        let sources: Vec<RecordSource> = sources.into_iter().map(Into::into).collect();
         let threads = available_parallelism().map_or(1, NonZero::get);
         let parts =
             Mutex::new(sources.iter().flat_map(|source| parts(source).map(move |part| (source, part))));
@@ -101,7 +101,7 @@ impl Verifier {
         });
     }
 
-    fn judge_turns(&mut self, due: Receiver<(&Source, NextPart)>) {
+    fn judge_turns(&mut self, due: Receiver<(&RecordSource, NextPart)>) {
         // The checkpoints of the current source; `None` once it proved unreadable.
         let mut checkpoints: Option<Checkpoints> = None;
         for (source, turn) in due {
@@ -144,12 +144,12 @@ impl Verifier {
 }
 
 /// The parts of a source, in their order.
-fn parts(source: &Source) -> impl Iterator<Item = Part> {
+fn parts(source: &RecordSource) -> impl Iterator<Item = Part> {
     let segment = match source {
-        Source::Export(file) => {
+        RecordSource::Export(file) => {
             return vec![Part::Begin(Ok(Frame::default())), Part::Export(file.clone())].into_iter();
         }
-        Source::Segment(segment) => segment,
+        RecordSource::Segment(segment) => segment,
     };
     let (frame, journal) =
         match segment.open().and_then(|segment| Ok((segment.stored.frame()?, segment.journal))) {
@@ -176,10 +176,10 @@ fn split(numbers: RangeInclusive<i64>) -> impl Iterator<Item = RangeInclusive<i6
 
 /// Reads part after part, until none is left or the judging thread is gone.
 fn read_parts<'a>(
-    parts: &Mutex<impl Iterator<Item = (&'a Source, Part)>>,
-    turns: &SyncSender<(&'a Source, NextPart)>,
+    parts: &Mutex<impl Iterator<Item = (&'a RecordSource, Part)>>,
+    turns: &SyncSender<(&'a RecordSource, NextPart)>,
 ) {
-    let mut segment: Option<(&Source, OpenedSegment)> = None;
+    let mut segment: Option<(&RecordSource, OpenedSegment)> = None;
     loop {
         let (found, records) = sync_channel(WAITING);
         // One lock covers both steps, so turns are sent in the order of the parts.
@@ -212,12 +212,12 @@ fn read_parts<'a>(
 
 /// Reads rows of a segment, and keeps it open for its next part.
 fn rows<'a>(
-    open: &mut Option<(&'a Source, OpenedSegment)>,
-    source: &'a Source,
+    open: &mut Option<(&'a RecordSource, OpenedSegment)>,
+    source: &'a RecordSource,
     numbers: RangeInclusive<i64>,
     found: &SyncSender<Found>,
 ) -> Result<(), ReadError> {
-    let Source::Segment(segment) = source else { return Ok(()) };
+    let RecordSource::Segment(segment) = source else { return Ok(()) };
     let opened = match open.take() {
         Some((one, opened)) if std::ptr::eq(one, source) => opened,
         _ => segment.open()?,

@@ -19,12 +19,13 @@ mod row;
 mod store;
 mod verify;
 
-pub use ahead::Source;
+pub use ahead::RecordSource;
 pub use archive::{Archive, StoredSegment, read_segment};
 pub use bridgehead_call::{
     About, AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Era, Exit, Moment,
     NoopSink, Outcome, SystemClock, Ticket,
 };
+pub use bridgehead_wire::{Redactor, RuleError, Rules};
 pub use calls::{RecordedCall, read_calls};
 pub use checkpoint::{Checkpoint, KeyError, PublicKey, Removal, Signer};
 pub use hash::Hash;

@@ -16,10 +16,12 @@ use serde_json::json;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
-use bridgehead_access::FailedSignIns;
-pub use bridgehead_access::limits::{BudgetRecord, Costs, LimitError, Limits};
-pub use bridgehead_access::policy::{Explanation, Policy, PolicyError};
-pub use bridgehead_access::{Credentials, Fetch, HttpFetch, Means, keys};
+pub use bridgehead_access::limits::{BudgetRecord, Costs, LimitError, PrincipalLimits};
+pub use bridgehead_access::policy::{Deciding, Explanation, Policy, PolicyError, Verdict};
+pub use bridgehead_access::tokens::FetchError;
+#[doc(inline)]
+pub use bridgehead_access::tokens::{Answer as FetchAnswer, Asked as FetchRequest, Form as FetchForm};
+pub use bridgehead_access::{AcceptedCredentials, FailedSignIns, Fetch, HttpFetch, Means, keys};
 
 use crate::Clock;
 
@@ -72,10 +74,10 @@ struct Inner {
     auth: AuthSettings,
     operators: Operators,
     policy: Arc<Policy>,
-    limits: Arc<Limits>,
+    limits: Arc<PrincipalLimits>,
     clock: Arc<dyn Clock>,
     /// Made when the first endpoint opens.
-    credentials: OnceLock<Arc<Credentials>>,
+    credentials: OnceLock<Arc<AcceptedCredentials>>,
 }
 
 impl std::fmt::Debug for Access {
@@ -99,7 +101,7 @@ impl Access {
             operators: Operators::new(auth.operators.clone(), auth.operators_read.clone()),
             auth,
             policy: Arc::new(Policy::new(policy)?),
-            limits: Arc::new(Limits::new(limits, costs, Arc::clone(&clock), record)?),
+            limits: Arc::new(PrincipalLimits::new(limits, costs, Arc::clone(&clock), record)?),
             clock,
             credentials: OnceLock::new(),
         })))
@@ -144,7 +146,7 @@ impl Access {
                     clock: Arc::clone(&self.0.clock),
                     fetch: Arc::new(HttpFetch),
                 };
-                let made = Credentials::new(&self.0.auth, means).map_err(io::Error::other)?;
+                let made = AcceptedCredentials::new(&self.0.auth, means).map_err(io::Error::other)?;
                 self.0.credentials.get_or_init(|| made)
             }
         };
@@ -184,7 +186,7 @@ impl Access {
 
 /// The background work of [`Access`], for as long as the server runs.
 pub(crate) struct Background {
-    credentials: Arc<Credentials>,
+    credentials: Arc<AcceptedCredentials>,
     record: FailureRecord,
     running: AbortOnDropHandle<()>,
 }

@@ -14,14 +14,14 @@ use tokio::signal::unix::{self, SignalKind};
 
 /// A signal that asks for shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
+pub enum StopSignal {
     /// SIGINT: a person pressed Ctrl-C.
     Interrupt,
     /// SIGTERM: a process manager asks for shutdown.
     Terminate,
 }
 
-impl Signal {
+impl StopSignal {
     /// Its number.
     pub const fn number(self) -> u8 {
         match self {
@@ -40,11 +40,11 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// The next signal.
-    pub(crate) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> StopSignal {
         // Neither ever returns `None`: that would mean that the runtime, and so this task, is gone.
         tokio::select! {
-            _ = self.interrupt.recv() => Signal::Interrupt,
-            _ = self.terminate.recv() => Signal::Terminate,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
         }
     }
 }

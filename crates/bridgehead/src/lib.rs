@@ -75,6 +75,14 @@ pub mod audit {
     pub use bridgehead_audit::*;
 }
 
+/// Words of the protocol that signatures of this library contain.
+#[cfg(feature = "bridge")]
+pub mod protocol {
+    pub use bridgehead_wire::{
+        ClientMethod, ClientNote, Eras, Failure, Method, Note, Recording, Revision, ServerMethod, Shape,
+    };
+}
+
 pub use bridgehead_call::{
     About, AuditError, AuditSink, Call, Clock, CorrelationId, Enter, EnterFuture, Era, Exit, Moment,
     NoopSink, Outcome, SystemClock, Ticket,
@@ -86,14 +94,20 @@ pub use bridgehead_config::{GatewaySettings, HttpSettings, Mode};
 #[cfg(feature = "bridge")]
 pub use bridgehead_events as events;
 #[cfg(all(feature = "server", feature = "http"))]
-pub use bridgehead_front::{Authenticating, Authenticator, LocalUser, Peer, PeerUser, Refusal, Token};
+pub use bridgehead_front::{
+    Authenticating, Authenticator, BindError, LocalUser, Peer, PeerUser, Refusal, TlsError, Token, TokenError,
+};
+#[cfg(feature = "tools")]
+#[doc(inline)]
+pub use bridgehead_gateway::Options as GatewayOptions;
 #[cfg(feature = "tools")]
 pub use bridgehead_gateway::{
-    Account, Action, Allowance, AskError, Authorizer, CancelReason, Charge, Decision, Elicitation, Followed,
-    Follower, Gateway, GatewayError, Level, Limited, Limiter, LineSink, LineSource, LogLine, NativePrompt,
-    NativeResource, NativeTool, Need, OfferedTool, OverLimit, Principal, PrincipalKind, PromptMessage, Quota,
-    RegisterError, Registry, ReloadReport, ResourceContents, Role, Root, ServerState, ServerStatus, Session,
-    Thing, ToolContext, ToolFailure,
+    Account, Action, AdminEvent, Allowance, AskError, Authorizer, CancelReason, Charge, Decide, Decision,
+    Elicitation, Followed, Follower, Gateway, GatewayError, Joined, JoinedClient, Level, Limited, Limiter,
+    LineSink, LineSource, LogLine, NativePrompt, NativeResource, NativeTool, Need, OfferedTool, OverLimit,
+    Principal, PrincipalKind, PromptMessage, Quota, RegisterError, Registry, Reload, ReloadReport,
+    ResourceContents, Role, Root, Scopes, ServerRecord, ServerState, ServerStatus, Session, Status, Thing,
+    ToolContext, ToolFailure, Validity,
 };
 #[cfg(feature = "bridge")]
 pub use bridgehead_schema as schema;
@@ -102,13 +116,13 @@ pub use bridgehead_upstream::provider;
 #[cfg(feature = "bridge")]
 pub use bridgehead_upstream::{bridge, credentials};
 #[cfg(feature = "bridge")]
-pub use bridgehead_wire::{Code, Fault, NotJson, Raw, RpcError, Traceparent};
+pub use bridgehead_wire::{Code, Fault, NotJson, Raw, Redactor, RpcError, RuleError, Rules, Traceparent};
 #[cfg(all(feature = "server", feature = "http"))]
 pub use control::Control;
 #[cfg(feature = "server")]
 pub use endpoint::{Exposed, check_endpoint};
 #[cfg(feature = "server")]
-pub use handlers::Signal;
+pub use handlers::StopSignal;
 #[cfg(feature = "bridge")]
 pub use helper::main_if_asked;
 #[cfg(feature = "server")]
@@ -123,7 +137,7 @@ pub use transport::{ByteStream, Connecting, Transport};
 /// Hides what the configuration's `audit.redact` describes, wherever this process writes something.
 #[cfg(all(feature = "tools", feature = "config-files"))]
 fn hide(config: &Config) {
-    if !bridgehead_wire::Redactor::hide_everywhere(&config.audit.rules) {
+    if !Redactor::hide_everywhere(&config.audit.rules) {
         tracing::warn!(
             "`audit.redact` of this configuration has no effect: a process keeps the rules that it got first"
         );
@@ -135,6 +149,9 @@ fn hide(config: &Config) {
 mod guides {
     #[doc = include_str!("../README.md")]
     struct Readme;
+
+    #[doc = include_str!("../../../docs/library.md")]
+    struct Library;
 
     #[doc = include_str!("../../../docs/library/one-call.md")]
     struct OneCall;

@@ -19,7 +19,7 @@ use tracing::{Dispatch, error, info, warn};
 #[cfg(feature = "access")]
 use crate::access::Background;
 use crate::control::Serving;
-use crate::handlers::{Signal, Signals};
+use crate::handlers::{Signals, StopSignal};
 
 /// How long a stopping server waits for requests in progress.
 pub const DRAIN: Duration = Duration::from_secs(10);
@@ -30,9 +30,9 @@ pub enum Ending {
     /// The client of a one-client transport closed its end.
     ClientGone,
     /// A signal asked for shutdown, and requests in progress were drained.
-    Signal(Signal),
+    Signal(StopSignal),
     /// A second signal asked for immediate shutdown; nothing was drained.
-    Forced(Signal),
+    Forced(StopSignal),
 }
 
 /// A failure that ended a server.
@@ -174,7 +174,7 @@ impl Drop for Running {
     }
 }
 
-async fn next(signals: &mut Option<Signals>) -> Signal {
+async fn next(signals: &mut Option<Signals>) -> StopSignal {
     let Some(signals) = signals else { return std::future::pending().await };
     signals.next().await
 }

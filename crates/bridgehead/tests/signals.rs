@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead::{Ending, NativeTool, Server, Signal, Transport};
+use bridgehead::{Ending, NativeTool, Server, StopSignal, Transport};
 use bridgehead_testkit::Recorder;
 use rustix::process::{getpid, kill_process};
 use serde_json::json;
@@ -55,5 +55,5 @@ async fn the_second_signal_ends_the_drain() {
             }
         }
     };
-    assert_eq!(ending, Ending::Forced(Signal::Terminate));
+    assert_eq!(ending, Ending::Forced(StopSignal::Terminate));
 }

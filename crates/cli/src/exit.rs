@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bridgehead::{Ending, RunError, Signal, StartError};
+use bridgehead::{Ending, RunError, StartError, StopSignal};
 
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Exit {
     /// The configuration cannot be used.
     Configuration,
     /// A second signal ended it immediately.
-    Forced(Signal),
+    Forced(StopSignal),
 }
 
 impl Exit {
@@ -32,8 +32,8 @@ impl Exit {
         Self::Unreachable,
         Self::StartupTimeout,
         Self::Configuration,
-        Self::Forced(Signal::Interrupt),
-        Self::Forced(Signal::Terminate),
+        Self::Forced(StopSignal::Interrupt),
+        Self::Forced(StopSignal::Terminate),
     ];
 
     /// In a few words, for the help of the program.
@@ -45,8 +45,8 @@ impl Exit {
             Self::Unreachable => "not reachable",
             Self::StartupTimeout => "start too slow",
             Self::Configuration => "configuration",
-            Self::Forced(Signal::Interrupt) => "Ctrl-C",
-            Self::Forced(Signal::Terminate) => "terminated",
+            Self::Forced(StopSignal::Interrupt) => "Ctrl-C",
+            Self::Forced(StopSignal::Terminate) => "terminated",
         }
     }
 
@@ -63,8 +63,10 @@ impl Exit {
             Self::Unreachable => "No gateway is running, or the server that was needed could not be reached.",
             Self::StartupTimeout => "The gateway could not start in time; trying again may help.",
             Self::Configuration => "The configuration or the environment cannot be used.",
-            Self::Forced(Signal::Interrupt) => "Ctrl-C (SIGINT) ended the command before its work was done.",
-            Self::Forced(Signal::Terminate) => "SIGTERM ended the command before its work was done.",
+            Self::Forced(StopSignal::Interrupt) => {
+                "Ctrl-C (SIGINT) ended the command before its work was done."
+            }
+            Self::Forced(StopSignal::Terminate) => "SIGTERM ended the command before its work was done.",
         }
     }
 
@@ -178,8 +180,8 @@ mod tests {
             [Exit::Failure; 2],
             "it should not have ended"
         );
-        assert_eq!(Exit::from(&Ok(Ending::Signal(Signal::Terminate))).code(), 0);
-        assert_eq!(Exit::from(&Ok(Ending::Forced(Signal::Terminate))).code(), 143);
-        assert_eq!(Exit::from(&Ok(Ending::Forced(Signal::Interrupt))).code(), 130);
+        assert_eq!(Exit::from(&Ok(Ending::Signal(StopSignal::Terminate))).code(), 0);
+        assert_eq!(Exit::from(&Ok(Ending::Forced(StopSignal::Terminate))).code(), 143);
+        assert_eq!(Exit::from(&Ok(Ending::Forced(StopSignal::Interrupt))).code(), 130);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bridgehead::config::{ConfigError, Diagnostic, Secret, ServerConfig};
 use bridgehead::control::Instance;
-use bridgehead::{Config, Gateway, Signal};
+use bridgehead::{Config, Gateway, StopSignal};
 use bridgehead_gateway::{Options, ServerStatus, may_have, may_offer, similar};
 use bridgehead_upstream::UpstreamState;
 use clap::Args;
@@ -239,7 +239,7 @@ pub(crate) fn run_until_signal(work: impl Future<Output = Exit>) -> Exit {
     run(work, |_| Exit::Success)
 }
 
-fn run(work: impl Future<Output = Exit>, on_signal: impl Fn(Signal) -> Exit) -> Exit {
+fn run(work: impl Future<Output = Exit>, on_signal: impl Fn(StopSignal) -> Exit) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -255,8 +255,8 @@ fn run(work: impl Future<Output = Exit>, on_signal: impl Fn(Signal) -> Exit) -> 
         };
         tokio::select! {
             exit = work => exit,
-            Some(()) = interrupt.recv() => on_signal(Signal::Interrupt),
-            Some(()) = terminate.recv() => on_signal(Signal::Terminate),
+            Some(()) = interrupt.recv() => on_signal(StopSignal::Interrupt),
+            Some(()) = terminate.recv() => on_signal(StopSignal::Terminate),
         }
     })
 }

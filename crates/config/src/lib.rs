@@ -112,3 +112,6 @@ pub use settings::{
     Prefix, ResourceUris, SecretSettings, TokenSource, UnknownWord,
 };
 pub use url::{InvalidUrl, Url};
+
+// Types of fields and errors of this crate.
+pub use bridgehead_wire::{RuleError, Rules};

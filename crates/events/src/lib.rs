@@ -26,10 +26,10 @@ pub use bus::{Bus, Delivery, Subscription};
 pub use event::{Asked, Detail, Event, InitOutcome, ProbeKind};
 pub use excerpt::Excerpt;
 pub use filter::Filter;
-pub use metrics::{BOUNDS, Counter, Distribution, Measure, Snapshot};
+pub use metrics::{BOUNDS, Counter, Distribution, Measure, MetricsSnapshot};
 pub use signal::{
-    CallEnded, Change, Checkpoint, DisconnectReason, ExecutionEnded, ExecutionOutcome, Line, ServerSignal,
-    Signal, Stage, WaitEnd,
+    CallEnded, CheckpointMade, DisconnectReason, ExecutionEnded, ExecutionOutcome, Line, ServerSignal,
+    Signal, Stage, StateChange, WaitEnd,
 };
 pub use signals::Signals;
 pub use topic::Topic;

@@ -9,7 +9,7 @@ use bridgehead_call::Outcome;
 use bridgehead_wire::Redactor;
 use tracing::{Dispatch, Level, debug, dispatcher, enabled, error, info, trace, warn};
 
-use crate::signal::{CallEnded, Change, DisconnectReason, ServerSignal, Signal};
+use crate::signal::{CallEnded, DisconnectReason, ServerSignal, Signal, StateChange};
 
 const RECORD: &str = "bridgehead_gateway::gate::record";
 const OUTPUT: &str = "bridgehead_gateway::surface::tools::output";
@@ -160,7 +160,7 @@ impl ServerSignal<'_> {
     }
 }
 
-impl Change<'_> {
+impl StateChange<'_> {
     fn log(&self, server: &Label<'_>) {
         match self {
             Self::Asleep | Self::Ready | Self::Down | Self::Stopped => {}

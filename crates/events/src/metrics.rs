@@ -10,7 +10,7 @@ use std::time::Duration;
 use bridgehead_call::{Call, Outcome};
 
 use crate::signal::{
-    CallEnded, Change, DisconnectReason, ExecutionOutcome, Line, ServerSignal, Signal, Stage, WaitEnd,
+    CallEnded, DisconnectReason, ExecutionOutcome, Line, ServerSignal, Signal, Stage, StateChange, WaitEnd,
 };
 
 /// Declares counters or measures: a variant, and the name that operators see.
@@ -171,7 +171,7 @@ struct Histogram {
 
 /// All metrics at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     counters: [u64; Counter::ALL.len()],
     measures: [Distribution; Measure::ALL.len()],
 }
@@ -289,15 +289,15 @@ impl Metrics {
             ServerSignal::ProcessExited { .. } => self.add(Counter::ProcessExits),
             ServerSignal::Listed { .. } => self.add(Counter::Listings),
             ServerSignal::State(change) => match change {
-                Change::Ready => self.add(Counter::BecameReady),
-                Change::Down => self.add(Counter::BecameDown),
-                Change::Asleep => self.add(Counter::BecameAsleep),
-                Change::Failed(_) => self.add(Counter::BecameFailed),
-                Change::Woken
-                | Change::StartedAnew
-                | Change::Unlisted
-                | Change::Spent(_)
-                | Change::Stopped => {}
+                StateChange::Ready => self.add(Counter::BecameReady),
+                StateChange::Down => self.add(Counter::BecameDown),
+                StateChange::Asleep => self.add(Counter::BecameAsleep),
+                StateChange::Failed(_) => self.add(Counter::BecameFailed),
+                StateChange::Woken
+                | StateChange::StartedAnew
+                | StateChange::Unlisted
+                | StateChange::Spent(_)
+                | StateChange::Stopped => {}
             },
         }
     }
@@ -320,9 +320,9 @@ impl Metrics {
         histogram.sum.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> MetricsSnapshot {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        Snapshot {
+        MetricsSnapshot {
             counters: self.counters.each_ref().map(read),
             measures: self.measures.each_ref().map(|histogram| Distribution {
                 buckets: histogram.buckets.each_ref().map(read),
@@ -336,7 +336,7 @@ fn is_tool(call: &Call) -> bool {
     call.about.method.is_none()
 }
 
-impl Snapshot {
+impl MetricsSnapshot {
     /// The value of a counter.
     #[must_use]
     pub fn count(&self, counter: Counter) -> u64 {

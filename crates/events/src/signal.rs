@@ -60,7 +60,7 @@ pub enum Signal<'a> {
     /// The audit sink panicked with this message.
     SinkPanicked(&'a str),
     /// A checkpoint of the audit record was made.
-    Checkpoint(Checkpoint<'a>),
+    Checkpoint(CheckpointMade<'a>),
     /// Rows began to wait in the journal because the store refuses them, or no longer wait.
     AuditLag {
         /// Whether they wait.
@@ -162,7 +162,7 @@ pub struct CallEnded<'a> {
 }
 
 /// A checkpoint of the audit record.
-pub struct Checkpoint<'a> {
+pub struct CheckpointMade<'a> {
     /// The segment of the record.
     pub segment: &'a str,
     /// How many rows it has.
@@ -280,7 +280,7 @@ pub enum ServerSignal<'a> {
         now: &'a [&'a str],
     },
     /// Its state changed.
-    State(Change<'a>),
+    State(StateChange<'a>),
 }
 
 impl<'a> ServerSignal<'a> {
@@ -307,7 +307,7 @@ pub enum DisconnectReason<'a> {
 
 /// The new state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum StateChange<'a> {
     /// It was asleep and is needed: it starts.
     Woken,
     /// It had failed, and another start was requested.

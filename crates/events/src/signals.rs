@@ -10,7 +10,7 @@ use bridgehead_call::{CorrelationId, SystemClock};
 use tracing::Dispatch;
 
 use crate::Bus;
-use crate::metrics::{Metrics, Snapshot};
+use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::signal::{ServerSignal, Signal};
 
 /// Logs, counts and publishes signals. Clones share the same counters and bus.
@@ -54,7 +54,7 @@ impl Signals {
 
     /// The metrics until now.
     #[must_use]
-    pub fn metrics(&self) -> Snapshot {
+    pub fn metrics(&self) -> MetricsSnapshot {
         self.0.metrics.snapshot()
     }
 }

@@ -10,7 +10,7 @@ use bridgehead_call::{CorrelationId, Outcome};
 use bridgehead_wire::Redactor;
 
 use crate::log::CANCELLED;
-use crate::signal::{CallEnded, Checkpoint, ExecutionEnded, ExecutionOutcome, ServerSignal, Signal};
+use crate::signal::{CallEnded, CheckpointMade, ExecutionEnded, ExecutionOutcome, ServerSignal, Signal};
 use crate::{Asked, Bus, Detail, Excerpt, InitOutcome};
 
 impl Signal<'_> {
@@ -61,7 +61,7 @@ impl CallEnded<'_> {
     }
 }
 
-impl Checkpoint<'_> {
+impl CheckpointMade<'_> {
     fn detail(&self) -> Detail {
         Detail::AuditCheckpoint {
             segment: self.segment.to_owned(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bridgehead_call::{About, AuditError, Call, CorrelationId, Exit, Moment, Outcome};
 use bridgehead_events::{
-    BOUNDS, Bus, CallEnded, Change, Checkpoint, Counter, Delivery, DisconnectReason, ExecutionEnded,
-    ExecutionOutcome, Line, Measure, ProbeKind, ServerSignal, Signal, Signals, Stage, WaitEnd,
+    BOUNDS, Bus, CallEnded, CheckpointMade, Counter, Delivery, DisconnectReason, ExecutionEnded,
+    ExecutionOutcome, Line, Measure, ProbeKind, ServerSignal, Signal, Signals, Stage, StateChange, WaitEnd,
 };
 use bridgehead_testkit::FakeClock;
 use bridgehead_wire::{Era, Revision};
@@ -310,7 +310,7 @@ fn what_comes_of_each_signal() {
         &Signal::Cast { changes: 3, issues: 1 },
         &[(Counter::Casts, 1), (Counter::CastChanges, 3), (Counter::CastIssues, 1)],
     );
-    let checkpoint = Checkpoint { segment: "a.0001", count: 2, root: &"0f", head: &"f0", sealed: true };
+    let checkpoint = CheckpointMade { segment: "a.0001", count: 2, root: &"0f", head: &"f0", sealed: true };
     let rest = json!({"segment": "a.0001", "count": 2, "root": "0f", "head": "f0", "sealed": true});
     emitted(
         &Signal::Checkpoint(checkpoint),
@@ -478,23 +478,23 @@ fn what_comes_of_each_signal_of_a_server() {
         None,
     );
     for (change, lines, counter) in [
-        (Change::Woken, &["DEBUG @ is woken server=mcp:files"][..], None),
-        (Change::StartedAnew, &["WARN @ is started again as asked server=mcp:files"], None),
-        (Change::Asleep, &[], Some(Counter::BecameAsleep)),
-        (Change::Ready, &[], Some(Counter::BecameReady)),
-        (Change::Down, &[], Some(Counter::BecameDown)),
-        (Change::Unlisted, &["WARN @ still down; its tools leave the lists server=mcp:files"], None),
+        (StateChange::Woken, &["DEBUG @ is woken server=mcp:files"][..], None),
+        (StateChange::StartedAnew, &["WARN @ is started again as asked server=mcp:files"], None),
+        (StateChange::Asleep, &[], Some(Counter::BecameAsleep)),
+        (StateChange::Ready, &[], Some(Counter::BecameReady)),
+        (StateChange::Down, &[], Some(Counter::BecameDown)),
+        (StateChange::Unlisted, &["WARN @ still down; its tools leave the lists server=mcp:files"], None),
         (
-            Change::Failed("it ended"),
+            StateChange::Failed("it ended"),
             &["WARN @ does not serve, and will not be started again server=mcp:files reason=\"it ended\""],
             Some(Counter::BecameFailed),
         ),
         (
-            Change::Spent("it ended"),
+            StateChange::Spent("it ended"),
             &["DEBUG @ a process for one call cannot serve it server=mcp:files reason=\"it ended\""],
             None,
         ),
-        (Change::Stopped, &[], None),
+        (StateChange::Stopped, &[], None),
     ] {
         happened(&ServerSignal::State(change), lines, None, counter, None);
     }

@@ -318,6 +318,7 @@ impl Gateway {
 
     /// Answers one request of either era, even if answering it panics. Dropping the future cancels the
     /// request.
+    #[doc(hidden)]
     pub async fn answer(
         &self,
         caller: &Caller,
@@ -455,6 +456,7 @@ impl Gateway {
     /// Whether a method is served to a principal's clients of an era: what is declared is served, and nothing
     /// else. Legacy clients were told once, perhaps while servers were still starting, so they are served
     /// everything possible.
+    #[doc(hidden)]
     pub fn serves(&self, principal: &Principal, era: Era, method: &Method) -> bool {
         // These are always served: skip the lookup.
         if matches!(method, Method::ToolsCall | Method::ToolsList) {
@@ -469,6 +471,7 @@ impl Gateway {
 
     /// The result of a legacy `initialize` that negotiated `revision`. The instructions are those of the
     /// servers that are ready. While servers are starting, all possible capabilities are declared.
+    #[doc(hidden)]
     pub fn initialize(&self, principal: &Principal, revision: Revision) -> Raw {
         let catalog = self.0.view(principal);
         let features = if catalog.starting == 0 { catalog.features } else { EVERYTHING };
@@ -511,6 +514,7 @@ impl Gateway {
 
     /// The arguments of a tool that are also sent as `Mcp-Param-*` headers; empty for an unknown tool.
     #[inline]
+    #[doc(hidden)]
     pub fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {
         static NONE: LazyLock<Arc<[HeaderParameter]>> = LazyLock::new(|| Arc::new([]));
         self.0.view(principal).route(tool).and_then(|route| route.headers()).unwrap_or(&NONE).clone()
@@ -567,6 +571,7 @@ impl Gateway {
     }
 
     /// The servers, in the order of the configuration.
+    #[doc(hidden)]
     pub fn upstreams(&self) -> Vec<Upstream> {
         self.0.upstreams.read().clone()
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::{Change, Content, Issue, OutputSchema};
+use crate::{CastChange, Content, Issue, OutputSchema};
 
 /// Where a result comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct ResultOrigin {
     /// The server.
     pub server: String,
     /// The tool, by the name that the server gives it.
@@ -52,7 +52,7 @@ pub struct Meta {
     /// How long it took, in whole milliseconds.
     pub latency_ms: u64,
     /// The changes that made `data` fit its schema, as a JSON Patch on `structured_content`; empty if it fitted.
-    pub cast: Vec<Change>,
+    pub cast: Vec<CastChange>,
     /// The issues that `data` still has after the cast.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub issues: Vec<Issue>,
@@ -79,7 +79,7 @@ pub struct Flat {
 impl Envelope {
     /// The envelope of an original tool result, without a cast.
     #[must_use]
-    pub fn new(result: &Map<String, Value>, origin: Origin) -> Self {
+    pub fn new(result: &Map<String, Value>, origin: ResultOrigin) -> Self {
         let content = Content::all(result.get("content"));
         let structured_content = result.get("structuredContent").cloned();
         let data = structured_content.clone().unwrap_or_else(|| json!(content));
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn envelope(result: &Value) -> Envelope {
-        let origin = Origin {
+        let origin = ResultOrigin {
             server: "demo".to_owned(),
             tool: "add".to_owned(),
             correlation_id: "id".to_owned(),

@@ -19,9 +19,9 @@ mod plan;
 mod strict;
 mod validator;
 
-pub use cast::{Cast, Change, OutputSchema, Source};
+pub use cast::{Cast, CastChange, CastSource, OutputSchema};
 pub use content::Content;
-pub use envelope::{Envelope, Flat, Meta, Origin};
+pub use envelope::{Envelope, Flat, Meta, ResultOrigin};
 pub use header::{HeaderAnnotationError, HeaderKind, HeaderParameter, header_parameters};
 pub use validator::{Effort, Issue, Unfit, Validator, without_schema};
 

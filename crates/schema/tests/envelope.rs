@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bridgehead_schema::{Content, Envelope, Origin, OutputSchema};
+use bridgehead_schema::{Content, Envelope, OutputSchema, ResultOrigin};
 use serde_json::json;
 
 /// ENV-2, ENV-4: the constructor and the mapping of blocks are public; without an output schema anything fits.
@@ -10,7 +10,7 @@ use serde_json::json;
 fn a_program_makes_its_own_envelope() {
     let result =
         json!({"content": [{"type": "text", "text": "3"}, {"type": "future"}], "structuredContent": [null]});
-    let origin = Origin {
+    let origin = ResultOrigin {
         server: "demo".to_owned(),
         tool: "add".to_owned(),
         correlation_id: "id".to_owned(),

@@ -14,7 +14,8 @@ use bridgehead_config::{GatewaySettings, Launch, Remote, RemoteTransport, Secret
 use bridgehead_testkit::peer::{Asked, Part, Peer, chunk, event, json_reply, last_chunk, reply, stream_head};
 use bridgehead_testkit::{Behaviour, Carrier, Mock};
 use bridgehead_upstream::credentials::{
-    AfterRefusal, CredentialHeaders, CredentialSource, Credentials, NoCredentials, Presented, Refusal,
+    AfterRefusal, CredentialHeaders, CredentialRefusal, CredentialSource, Credentials, NoCredentials,
+    Presented,
 };
 use bridgehead_upstream::{LinkError, Registry};
 use futures_util::future::BoxFuture;
@@ -84,7 +85,7 @@ impl Credentials for Rotating {
         Presented::Now(self.current.lock().clone())
     }
 
-    fn refused<'a>(&'a self, refusal: Refusal<'a>) -> BoxFuture<'a, AfterRefusal> {
+    fn refused<'a>(&'a self, refusal: CredentialRefusal<'a>) -> BoxFuture<'a, AfterRefusal> {
         let mut current = self.current.lock();
         let was_current = refusal.presented.is_same(&current);
         self.told.lock().push(Told {
@@ -118,7 +119,7 @@ impl Credentials for Numbered {
         Presented::Now(bearer(&self.asked.fetch_add(1, Ordering::SeqCst).to_string()))
     }
 
-    fn refused<'a>(&'a self, _: Refusal<'a>) -> BoxFuture<'a, AfterRefusal> {
+    fn refused<'a>(&'a self, _: CredentialRefusal<'a>) -> BoxFuture<'a, AfterRefusal> {
         self.told.fetch_add(1, Ordering::SeqCst);
         Box::pin(std::future::ready(AfterRefusal::TryAgain))
     }

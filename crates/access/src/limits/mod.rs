@@ -81,7 +81,7 @@ pub struct BudgetRecord {
 }
 
 /// The limiter of the configuration.
-pub struct Limits {
+pub struct PrincipalLimits {
     current: ArcSwap<Current>,
     clock: Arc<dyn Clock>,
     record: Option<BudgetRecord>,
@@ -101,7 +101,7 @@ struct Book {
     clock: Arc<dyn Clock>,
 }
 
-impl Limits {
+impl PrincipalLimits {
     /// Enforces these rules. If one of them has a budget, what was spent today is recounted from the record, which may read
     /// much of today's part of it.
     ///
@@ -121,7 +121,7 @@ impl Limits {
     /// go on.
     ///
     /// # Errors
-    /// As for [`Limits::new`]. The rules of before then stay.
+    /// As for [`PrincipalLimits::new`]. The rules of before then stay.
     pub fn reload(&self, rules: Vec<LimitRule>, costs: Costs) -> Result<(), LimitError> {
         let written = (rules, costs);
         if self.current.load().written != written {
@@ -131,9 +131,11 @@ impl Limits {
     }
 }
 
-impl std::fmt::Debug for Limits {
+impl std::fmt::Debug for PrincipalLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Limits").field("rules", &self.current.load().written.0.len()).finish_non_exhaustive()
+        f.debug_struct("PrincipalLimits")
+            .field("rules", &self.current.load().written.0.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -161,7 +163,7 @@ impl Current {
     }
 }
 
-impl Limiter for Limits {
+impl Limiter for PrincipalLimits {
     fn admit(&self, principal: &Principal, request: Limited<'_>) -> Result<Allowance, GatewayError> {
         let current = self.current.load();
         if current.book.rules.rules.is_empty() {

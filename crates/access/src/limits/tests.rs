@@ -35,14 +35,14 @@ fn tools(patterns: &[&str]) -> Vec<ThingPattern> {
 }
 
 struct World {
-    limits: Limits,
+    limits: PrincipalLimits,
     clock: FakeClock,
 }
 
 impl World {
     fn new(rules: Vec<LimitRule>) -> Self {
         let clock = FakeClock::new();
-        let limits = Limits::new(rules, Costs::default(), Arc::new(clock.clone()), None).unwrap();
+        let limits = PrincipalLimits::new(rules, Costs::default(), Arc::new(clock.clone()), None).unwrap();
         Self { limits, clock }
     }
 
@@ -53,7 +53,7 @@ impl World {
         costs.set("m", "free", 0);
         let configuration = configuration.to_owned();
         let record = BudgetRecord { archive: Archive::in_folder(folder), configuration };
-        let limits = Limits::new(rules, costs, Arc::new(clock.clone()), Some(record)).unwrap();
+        let limits = PrincipalLimits::new(rules, costs, Arc::new(clock.clone()), Some(record)).unwrap();
         Self { limits, clock: clock.clone() }
     }
 
@@ -404,7 +404,8 @@ fn a_ledger_that_cannot_be_used() {
     std::fs::remove_file(folder.path().join(locked)).unwrap();
     std::fs::create_dir(folder.path().join(locked)).unwrap();
     let record = BudgetRecord { archive: Archive::in_folder(folder.path()), configuration: "a".to_owned() };
-    let refused = Limits::new(vec![budget(2)], Costs::default(), Arc::new(clock), Some(record)).unwrap_err();
+    let refused =
+        PrincipalLimits::new(vec![budget(2)], Costs::default(), Arc::new(clock), Some(record)).unwrap_err();
     let shown = refused.to_string();
     assert!(shown.contains(folder.path().to_str().unwrap()), "{shown}");
 }
@@ -431,8 +432,9 @@ fn a_ledger_with_a_broken_line() {
 #[test]
 fn what_cannot_be_enforced() {
     let clock: Arc<dyn Clock> = Arc::new(FakeClock::new());
-    let new =
-        |rule| Limits::new(vec![rule], Costs::default(), Arc::clone(&clock), None).unwrap_err().to_string();
+    let new = |rule| {
+        PrincipalLimits::new(vec![rule], Costs::default(), Arc::clone(&clock), None).unwrap_err().to_string()
+    };
     let shown = new(budget(1));
     assert!(shown.contains("line 7") && shown.contains("no record is kept"), "{shown}");
     let shown = new(LimitRule { tools: tools(&["m/[a"]), ..rule() });
@@ -456,5 +458,5 @@ fn rules_are_replaced() {
     world.limits.reload(vec![once], costs).unwrap();
     world.ran("ci", "say");
     world.refused("ci", "say", Code::RateLimited);
-    assert_eq!(format!("{:?}", world.limits), "Limits { rules: 1, .. }");
+    assert_eq!(format!("{:?}", world.limits), "PrincipalLimits { rules: 1, .. }");
 }

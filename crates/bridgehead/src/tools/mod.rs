@@ -53,10 +53,10 @@ use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_events::Bus;
-use bridgehead_gateway::{Gateway, OfferedTool, Principal, ServerStatus, Session};
+use bridgehead_gateway::{Gateway, Principal, Session};
 use bridgehead_wire::Raw;
 
-pub use bridgehead_gateway::ToolError;
+pub use bridgehead_gateway::{OfferedTool, ServerStatus, ToolError};
 pub use call::{CallOptions, Progress, ToolCall};
 pub use filter::{InvalidPattern, ToolsFilter};
 pub use options::{StartToolsError, ToolsOptions};

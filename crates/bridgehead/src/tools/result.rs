@@ -7,7 +7,7 @@ use std::time::Duration;
 use bridgehead_call::CorrelationId;
 use bridgehead_events::Signals;
 use bridgehead_gateway::DirectResult;
-use bridgehead_schema::{Envelope, Flat, Origin};
+use bridgehead_schema::{Envelope, Flat, ResultOrigin};
 use bridgehead_wire::Raw;
 
 /// The namespace of Rust tools, which have no server.
@@ -82,7 +82,7 @@ impl ToolResult {
 
     fn uncast(&self) -> Envelope {
         let own_name = self.answer.tool.as_ref().map_or(&*self.name, |tool| &tool.name);
-        let origin = Origin {
+        let origin = ResultOrigin {
             server: self.server().unwrap_or(OWN).to_owned(),
             tool: own_name.to_owned(),
             correlation_id: self.correlation.to_string(),

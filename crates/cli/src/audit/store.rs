@@ -87,7 +87,7 @@ fn options(
         checkpoint_file: settings.checkpoint_file.clone(),
         on_checkpoint: Some(Box::new(move |checkpoint| {
             if let Some(gateway) = told.get() {
-                gateway.signals().emit(&Signal::Checkpoint(bridgehead_events::Checkpoint {
+                gateway.signals().emit(&Signal::Checkpoint(bridgehead_events::CheckpointMade {
                     segment: &checkpoint.segment,
                     count: checkpoint.count,
                     root: &checkpoint.root,

@@ -14,7 +14,7 @@ mod pipe;
 
 use std::path::Path;
 
-use bridgehead::Signal;
+use bridgehead::StopSignal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -64,7 +64,7 @@ pub(crate) fn run(world: &World, explicit: Option<&Path>) -> Option<Exit> {
 }
 
 /// Ends the input at the first signal; returns the second one.
-async fn signals(stop: &CancellationToken) -> Signal {
+async fn signals(stop: &CancellationToken) -> StopSignal {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -73,8 +73,8 @@ async fn signals(stop: &CancellationToken) -> Signal {
     };
     loop {
         let signal = tokio::select! {
-            _ = interrupt.recv() => Signal::Interrupt,
-            _ = terminate.recv() => Signal::Terminate,
+            _ = interrupt.recv() => StopSignal::Interrupt,
+            _ = terminate.recv() => StopSignal::Terminate,
         };
         if stop.is_cancelled() {
             return signal;

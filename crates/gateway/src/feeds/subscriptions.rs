@@ -30,6 +30,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 impl Gateway {
     /// The feed of a principal's legacy session; always the same one for a session. What it tells from now on is what this
     /// principal may hear.
+    #[doc(hidden)]
     pub fn feed(&self, principal: &Principal, session: &Session) -> Feed {
         let feed = session.feed_or(|number| self.inner().feeds.open_session_of(principal, number));
         feed.shown(principal);

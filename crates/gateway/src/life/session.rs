@@ -65,6 +65,7 @@ impl Session {
     }
 
     /// Stores what the client declared at its handshake that it can be asked.
+    #[doc(hidden)]
     pub fn declare(&self, abilities: Abilities) {
         self.0.abilities.store(abilities.bits(), Ordering::Release);
     }
@@ -120,6 +121,7 @@ impl Session {
     }
 
     /// The session's feed; opened with the session's number when it is first needed.
+    #[doc(hidden)]
     pub fn feed_or(&self, open: impl FnOnce(u64) -> Feed) -> Feed {
         self.0.feed.get_or_init(|| open(self.0.number)).clone()
     }

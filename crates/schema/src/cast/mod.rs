@@ -43,7 +43,7 @@ pub struct Cast {
     /// The value.
     pub value: Value,
     /// What was changed, in order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<CastChange>,
     /// The issues that are left; empty if it fits.
     pub issues: Vec<Issue>,
 }
@@ -51,7 +51,7 @@ pub struct Cast {
 /// One change, as an operation of a JSON Patch (RFC 6902): the path refers to the value after the changes before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
-pub enum Change {
+pub enum CastChange {
     /// A part was missing.
     Add {
         /// JSON pointer to it.
@@ -59,7 +59,7 @@ pub enum Change {
         /// The value that was added.
         value: Value,
         /// The source of that value.
-        source: Source,
+        source: CastSource,
     },
     /// A part did not fit.
     Replace {
@@ -68,7 +68,7 @@ pub enum Change {
         /// The value that replaced it.
         value: Value,
         /// The source of that value.
-        source: Source,
+        source: CastSource,
     },
     /// A part was surplus.
     Remove {
@@ -80,7 +80,7 @@ pub enum Change {
 /// The source of a value that was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum CastSource {
     /// `default`.
     Default,
     /// `const`.

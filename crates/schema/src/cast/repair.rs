@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::walk::{DEEPEST, Fitted, Node, View, Walk, below, list};
-use super::{Cast, Change};
+use super::{Cast, CastChange};
 
 /// Lists that need more elements are not filled.
 const LONGEST_LIST: u64 = 1_000;
@@ -48,7 +48,7 @@ impl<'s> Walk<'s> {
             return best;
         }
         if let Some((value, source)) = self.fill(node, depth) {
-            let change = Change::Replace { path: path.to_owned(), value: value.clone(), source };
+            let change = CastChange::Replace { path: path.to_owned(), value: value.clone(), source };
             return Fitted { value, changes: vec![change], fits: true };
         }
         partly.unwrap_or_else(|| kept(false))
@@ -90,7 +90,7 @@ impl<'s> Walk<'s> {
                     members.insert(name.clone(), mended.value);
                 }
                 // Surplus, or beyond repair and not required.
-                _ => changes.push(Change::Remove { path: below(path, name) }),
+                _ => changes.push(CastChange::Remove { path: below(path, name) }),
             }
         }
         for node in view {
@@ -107,7 +107,7 @@ impl<'s> Walk<'s> {
             }
             let schemas = self.of_member(view, name);
             if let Some(change) = self.filled(&schemas, &below(path, name), depth)
-                && let Change::Add { value, .. } = &change
+                && let CastChange::Add { value, .. } = &change
             {
                 members.insert(name.to_owned(), value.clone());
                 changes.push(change);
@@ -117,7 +117,7 @@ impl<'s> Walk<'s> {
     }
 
     fn mend_list(&mut self, view: &View<'s>, found: &[Value], path: &str, depth: usize) -> Fitted {
-        let (mut items, mut changes): (Vec<Value>, Vec<Change>) = Default::default();
+        let (mut items, mut changes): (Vec<Value>, Vec<CastChange>) = Default::default();
         let number = |keyword| view.iter().filter_map(move |node| node.get(keyword).and_then(Value::as_u64));
         let most = number("maxItems").min().unwrap_or(u64::MAX);
         let mut closed = false;
@@ -131,16 +131,16 @@ impl<'s> Walk<'s> {
                     changes.extend(mended.changes);
                     items.push(mended.value);
                 }
-                _ => changes.push(Change::Remove { path: at }),
+                _ => changes.push(CastChange::Remove { path: at }),
             }
         }
         let least = number("minItems").max().unwrap_or(0);
         while least <= LONGEST_LIST && (items.len() as u64) < least {
             let schemas = self.of_item(view, items.len());
             let filled = self.filled(&schemas, &below(path, &items.len().to_string()), depth);
-            let Some(Change::Add { path, value, source }) = filled else { break };
+            let Some(CastChange::Add { path, value, source }) = filled else { break };
             items.push(value.clone());
-            changes.push(Change::Add { path, value, source });
+            changes.push(CastChange::Add { path, value, source });
         }
         for node in view {
             let Some(wanted) = node.get("contains") else { continue };
@@ -148,9 +148,9 @@ impl<'s> Walk<'s> {
             let mut contained = items.iter().filter(|item| self.fits(wanted, item)).count() as u64;
             while least <= LONGEST_LIST && contained < least {
                 let filled = self.filled(&[wanted], &below(path, &items.len().to_string()), depth);
-                let Some(Change::Add { path, value, source }) = filled else { break };
+                let Some(CastChange::Add { path, value, source }) = filled else { break };
                 items.push(value.clone());
-                changes.push(Change::Add { path, value, source });
+                changes.push(CastChange::Add { path, value, source });
                 contained += 1;
             }
         }
@@ -170,7 +170,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Makes a value that fits all of `schemas`, for an empty place.
-    fn filled(&mut self, schemas: &[Node<'s>], path: &str, depth: usize) -> Option<Change> {
+    fn filled(&mut self, schemas: &[Node<'s>], path: &str, depth: usize) -> Option<CastChange> {
         let mut made = None;
         for node in schemas {
             // The value made for one schema may fit the next one too.
@@ -181,8 +181,12 @@ impl<'s> Walk<'s> {
             }
             made = Some(self.fill(node, depth + 1)?);
         }
-        let (value, source) = made.unwrap_or((json!(null), super::Source::Smallest));
-        self.afford(super::walk::weight(&value)).then(|| Change::Add { path: path.to_owned(), value, source })
+        let (value, source) = made.unwrap_or((json!(null), super::CastSource::Smallest));
+        self.afford(super::walk::weight(&value)).then(|| CastChange::Add {
+            path: path.to_owned(),
+            value,
+            source,
+        })
     }
 
     /// The schemas for a member. `unevaluatedProperties` considers the whole view, the other keywords only those

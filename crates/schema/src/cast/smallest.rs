@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value, json};
 
-use super::Source;
+use super::CastSource;
 use super::walk::{DEEPEST, Node, View, Walk, list, weight};
 
 /// How many offered values are tried.
@@ -30,28 +30,28 @@ const FORMATS: [(&str, &str); 9] = [
 
 impl<'s> Walk<'s> {
     /// Makes a value that fits `node`; returns it with its source.
-    pub(super) fn fill(&mut self, node: Node<'s>, depth: usize) -> Option<(Value, Source)> {
+    pub(super) fn fill(&mut self, node: Node<'s>, depth: usize) -> Option<(Value, CastSource)> {
         if depth > DEEPEST || self.exhausted() || !self.making.insert(std::ptr::from_ref(node)) {
             return None;
         }
         let views = self.views(node);
         let filled = self.offered(node, &views).or_else(|| {
             let made = views.iter().find_map(|view| self.smallest(node, view, depth));
-            made.map(|value| (value, Source::Smallest))
+            made.map(|value| (value, CastSource::Smallest))
         });
         self.making.remove(&std::ptr::from_ref(node));
         filled
     }
 
     /// A value that the schema itself offers.
-    fn offered(&mut self, node: Node<'s>, views: &[View<'s>]) -> Option<(Value, Source)> {
+    fn offered(&mut self, node: Node<'s>, views: &[View<'s>]) -> Option<(Value, CastSource)> {
         let one = |keyword: &'static str, source| {
             views.iter().flatten().filter_map(move |part| part.get(keyword)).map(move |value| (value, source))
         };
         let several =
-            views.iter().flatten().flat_map(|part| list(part, "enum")).map(|value| (value, Source::Enum));
-        let offers: Vec<_> = one("default", Source::Default)
-            .chain(one("const", Source::Const))
+            views.iter().flatten().flat_map(|part| list(part, "enum")).map(|value| (value, CastSource::Enum));
+        let offers: Vec<_> = one("default", CastSource::Default)
+            .chain(one("const", CastSource::Const))
             .chain(several)
             .take(MOST_VALUES)
             .collect();

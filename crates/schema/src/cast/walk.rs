@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-use super::Change;
+use super::CastChange;
 use crate::complexity::Document;
 use crate::validator::options;
 
@@ -30,7 +30,7 @@ pub(super) type View<'s> = Vec<Node<'s>>;
 /// A value after mending, and whether it fits now.
 pub(super) struct Fitted {
     pub(super) value: Value,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<CastChange>,
     pub(super) fits: bool,
 }
 

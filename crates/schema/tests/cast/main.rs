@@ -10,7 +10,7 @@ mod smallest;
 
 use std::time::{Duration, Instant};
 
-use bridgehead_schema::{Cast, Change, OutputSchema};
+use bridgehead_schema::{Cast, CastChange, OutputSchema};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -44,14 +44,14 @@ fn cast(schema: &Value, raw: &Value) -> Cast {
 }
 
 /// Applies the changes to `raw`, as RFC 6902 says.
-fn patched(raw: &Value, changes: &[Change]) -> Value {
+fn patched(raw: &Value, changes: &[CastChange]) -> Value {
     let mut value = raw.clone();
     for change in changes {
         let (path, new) = match change {
-            Change::Add { path, value, .. } | Change::Replace { path, value, .. } => {
+            CastChange::Add { path, value, .. } | CastChange::Replace { path, value, .. } => {
                 (path, Some(value.clone()))
             }
-            Change::Remove { path } => (path, None),
+            CastChange::Remove { path } => (path, None),
         };
         let Some((parent, last)) = path.rsplit_once('/') else {
             value = new.expect("the whole is never removed");
@@ -61,10 +61,10 @@ fn patched(raw: &Value, changes: &[Change]) -> Value {
         match (value.pointer_mut(parent).expect(path), new) {
             (Value::Object(members), Some(new)) => {
                 let before = members.insert(last, new);
-                assert_eq!(before.is_some(), matches!(change, Change::Replace { .. }), "{path}");
+                assert_eq!(before.is_some(), matches!(change, CastChange::Replace { .. }), "{path}");
             }
             (Value::Object(members), None) => drop(members.remove(&last).expect(path)),
-            (Value::Array(items), Some(new)) if matches!(change, Change::Replace { .. }) => {
+            (Value::Array(items), Some(new)) if matches!(change, CastChange::Replace { .. }) => {
                 items[last.parse::<usize>().unwrap()] = new;
             }
             (Value::Array(items), Some(new)) => items.insert(last.parse().unwrap(), new),

@@ -29,6 +29,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Dispatch;
 
+pub use crate::link::LinkError;
+#[doc(inline)]
+pub use crate::link::negotiate::Peer as ServerPeer;
+pub use crate::server::crash::{Crash, CrashReason};
 pub use attempts::{BACKOFF_BASE, DEFAULT_ATTEMPTS, Sleep};
 pub use error::{BridgeError, Cause};
 pub use operations::{Operation, OperationSpec, operations};
@@ -37,7 +41,7 @@ pub use timeout::{DEFAULT_TIMEOUT_MS, InvalidTimeout, TIMEOUT_VARIABLE, resolve_
 use crate::catalog::{ListError, Lists, Tool, list_tools};
 use crate::link::call::ToolCall;
 use crate::link::negotiate::{Offer, Opening, Peer, negotiate};
-use crate::link::{Link, LinkError, Purpose};
+use crate::link::{Link, Purpose};
 use crate::server::given::own_environment;
 use crate::server::record::ServerRecords;
 use crate::transport::{self, ConnectError};
@@ -261,7 +265,8 @@ type Tools = Arc<[Arc<Tool>]>;
 /// A client of the server: the link, and what was negotiated.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// The link.
+    /// The link, for other crates of this workspace.
+    #[doc(hidden)]
     pub link: Link,
     /// The other side.
     pub peer: Peer,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
-use bridgehead_schema::{Envelope, Origin};
+use bridgehead_schema::{Envelope, ResultOrigin};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -105,7 +105,7 @@ impl Operation {
             let failed = BridgeError::new(format!("tool `{}`", self.spec.name), 1, Cause::Link(cause));
             BridgeError { may_have_run: true, ..failed }
         })?;
-        let origin = Origin {
+        let origin = ResultOrigin {
             server: self.server.to_string(),
             tool: self.spec.name.clone(),
             correlation_id: correlation.to_string(),

@@ -19,7 +19,7 @@ use bridgehead_config::{
     Confinement, GatewaySettings, Isolation, Launch, Limits, ServerConfig, ServerName, ToolOverride,
 };
 use bridgehead_events::{Bus, ExecutionEnded, ExecutionOutcome, Signal, Signals};
-use bridgehead_schema::{Effort, Envelope, Flat, Origin};
+use bridgehead_schema::{Effort, Envelope, Flat, ResultOrigin};
 use bridgehead_wire::{Code, Fault, Object, Raw};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -244,7 +244,7 @@ impl Execution {
 
     /// The result as data with its metadata. It was checked, so there is nothing to cast.
     pub fn envelope(&self) -> Envelope {
-        let origin = Origin {
+        let origin = ResultOrigin {
             server: self.namespace.to_string(),
             tool: self.tool.clone(),
             correlation_id: self.correlation.to_string(),

@@ -263,11 +263,13 @@ impl ServerRecord {
     }
 
     /// Its history.
+    #[doc(hidden)]
     pub fn facts(&self) -> Facts {
         self.0.kept.lock().facts.clone()
     }
 
     /// Its current processes.
+    #[doc(hidden)]
     pub fn processes(&self) -> Vec<ProcessView> {
         self.0.kept.lock().processes.clone()
     }

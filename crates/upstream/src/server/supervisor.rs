@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_config::{Launch, Requirement, ServerConfig};
-use bridgehead_events::{Change, DisconnectReason, ServerSignal};
+use bridgehead_events::{DisconnectReason, ServerSignal, StateChange};
 use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
@@ -650,22 +650,22 @@ impl Supervisor {
 }
 
 /// What changed when a server went from the state `before` to the state `now`.
-fn change<'a>(before: &UpstreamState, now: &'a UpstreamState, one_shot: bool) -> Option<Change<'a>> {
+fn change<'a>(before: &UpstreamState, now: &'a UpstreamState, one_shot: bool) -> Option<StateChange<'a>> {
     Some(match (before, now) {
-        (UpstreamState::Asleep(_), UpstreamState::Starting { .. }) => Change::Woken,
-        (UpstreamState::Failed(_), UpstreamState::Starting { .. }) => Change::StartedAnew,
+        (UpstreamState::Asleep(_), UpstreamState::Starting { .. }) => StateChange::Woken,
+        (UpstreamState::Failed(_), UpstreamState::Starting { .. }) => StateChange::StartedAnew,
         (UpstreamState::Restarting(before), UpstreamState::Restarting(now)) => {
-            return (before.listed && !now.listed).then_some(Change::Unlisted);
+            return (before.listed && !now.listed).then_some(StateChange::Unlisted);
         }
-        (_, UpstreamState::Restarting(_)) => Change::Down,
-        (_, UpstreamState::Failed(failure)) if one_shot => Change::Spent(&failure.reason),
-        (_, UpstreamState::Failed(failure)) => Change::Failed(&failure.reason),
+        (_, UpstreamState::Restarting(_)) => StateChange::Down,
+        (_, UpstreamState::Failed(failure)) if one_shot => StateChange::Spent(&failure.reason),
+        (_, UpstreamState::Failed(failure)) => StateChange::Failed(&failure.reason),
         (UpstreamState::Ready(_), UpstreamState::Ready(_)) | (_, UpstreamState::Starting { .. }) => {
             return None;
         }
-        (_, UpstreamState::Ready(_)) => Change::Ready,
-        (_, UpstreamState::Asleep(_)) => Change::Asleep,
-        (_, UpstreamState::Stopped) => Change::Stopped,
+        (_, UpstreamState::Ready(_)) => StateChange::Ready,
+        (_, UpstreamState::Asleep(_)) => StateChange::Asleep,
+        (_, UpstreamState::Stopped) => StateChange::Stopped,
     })
 }
 

@@ -28,7 +28,7 @@ pub trait Credentials: Send + Sync + 'static {
 
     /// The server refused the credentials of a request. Returns whether to send the same request again, which
     /// happens at most once and with newly presented headers. By default it is not sent again.
-    fn refused<'a>(&'a self, refusal: Refusal<'a>) -> BoxFuture<'a, AfterRefusal> {
+    fn refused<'a>(&'a self, refusal: CredentialRefusal<'a>) -> BoxFuture<'a, AfterRefusal> {
         drop(refusal);
         Box::pin(std::future::ready(AfterRefusal::GiveUp))
     }
@@ -53,7 +53,7 @@ pub struct NoCredentials(String);
 
 /// How a server refused a request.
 #[derive(Debug)]
-pub struct Refusal<'a> {
+pub struct CredentialRefusal<'a> {
     /// 401 or 403.
     pub status: u16,
     /// The values of `WWW-Authenticate`, unchanged and untrusted: whatever answers at that address wrote them.
@@ -208,7 +208,7 @@ pub(crate) async fn is_worth_another(
         return false;
     }
     let challenges = headers.get_all(header::WWW_AUTHENTICATE).iter();
-    let refusal = Refusal {
+    let refusal = CredentialRefusal {
         status: status.as_u16(),
         challenges: challenges.filter_map(|challenge| challenge.to_str().ok()).collect(),
         presented,
@@ -236,7 +236,8 @@ mod tests {
         assert!(presented.iter().all(|(_, value)| value == "Bearer hunter2" && value.is_sensitive()));
         assert!(presented.is_same(&configured.0), "the headers stay the same while nothing changes");
         assert!(!presented.is_same(&ConfiguredHeaders::of(&remote).0));
-        let refusal = Refusal { status: 401, challenges: vec![], presented: &presented, is_final: false };
+        let refusal =
+            CredentialRefusal { status: 401, challenges: vec![], presented: &presented, is_final: false };
         let later = Presented::Later(Box::pin(std::future::ready(Ok(presented.clone()))));
         let source = CredentialSource::new(|_| None);
         let chosen = of(&remote, Some(&source));
@@ -258,7 +259,7 @@ mod tests {
                 Presented::Now(CredentialHeaders::default())
             }
 
-            fn refused<'a>(&'a self, refusal: Refusal<'a>) -> BoxFuture<'a, AfterRefusal> {
+            fn refused<'a>(&'a self, refusal: CredentialRefusal<'a>) -> BoxFuture<'a, AfterRefusal> {
                 assert_eq!(refusal.challenges, ["Bearer a", "Basic b"]);
                 Box::pin(std::future::ready(AfterRefusal::TryAgain))
             }

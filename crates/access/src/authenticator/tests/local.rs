@@ -67,7 +67,7 @@ async fn keys_of_a_file() {
             clock: Arc::new(FakeClock::new()),
             fetch: Arc::new(HttpFetch),
         };
-        Credentials::new(settings, means).err()
+        AcceptedCredentials::new(settings, means).err()
     };
     let group = std::os::unix::fs::PermissionsExt::from_mode(0o640);
     std::fs::set_permissions(file.path(), group).unwrap();

@@ -20,7 +20,7 @@ const NOW: i64 = 1_767_225_600;
 
 /// A gateway's credentials, and the clock that they use.
 struct Gate {
-    credentials: Arc<Credentials>,
+    credentials: Arc<AcceptedCredentials>,
     clock: FakeClock,
     door: Box<dyn Authenticator>,
 }
@@ -63,7 +63,7 @@ impl Gate {
             clock: Arc::new(clock.clone()),
             fetch: Arc::new(HttpFetch),
         };
-        let credentials = Credentials::new(settings, means).unwrap();
+        let credentials = AcceptedCredentials::new(settings, means).unwrap();
         let http = HttpSettings { local_users: LocalUsers::Any, ..HttpSettings::default() };
         let door = credentials.authenticator(auth, LocalUser::new(&http));
         Self { credentials, clock, door }

@@ -179,6 +179,7 @@ impl Gateway {
     ///
     /// # Errors
     /// If there is no result. A result that the tool marks as an error is a result.
+    #[doc(hidden)]
     pub async fn call_direct(&self, asked: DirectCall) -> Result<DirectResult, ToolError> {
         let (session, correlation) = (asked.session.clone(), asked.correlation);
         let tool: Arc<str> = asked.tool.as_str().into();

@@ -63,7 +63,7 @@ async fn tools_leave_the_lists_in_time() {
 #[tokio::test(start_paused = true)]
 async fn which_change_of_state_it_is() {
     #[track_caller]
-    fn check(before: &UpstreamState, now: &UpstreamState, expected: Option<Change<'_>>) {
+    fn check(before: &UpstreamState, now: &UpstreamState, expected: Option<StateChange<'_>>) {
         assert_eq!(change(before, now, false), expected, "{before:?} to {now:?}");
     }
     let (link, _far) = testing::link();
@@ -86,20 +86,20 @@ async fn which_change_of_state_it_is() {
     let failure = Failure { stage: FailureStage::Crashed, reason: "it broke".to_owned() };
     let failed = UpstreamState::Failed(Arc::new(failure));
     check(&starting, &starting, None);
-    check(&starting, &ready, Some(Change::Ready));
+    check(&starting, &ready, Some(StateChange::Ready));
     check(&ready, &ready, None);
-    check(&ready, &asleep, Some(Change::Asleep));
-    check(&asleep, &starting, Some(Change::Woken));
-    check(&ready, &down(true), Some(Change::Down));
-    check(&starting, &down(false), Some(Change::Down));
+    check(&ready, &asleep, Some(StateChange::Asleep));
+    check(&asleep, &starting, Some(StateChange::Woken));
+    check(&ready, &down(true), Some(StateChange::Down));
+    check(&starting, &down(false), Some(StateChange::Down));
     check(&down(true), &down(true), None);
-    check(&down(true), &down(false), Some(Change::Unlisted));
+    check(&down(true), &down(false), Some(StateChange::Unlisted));
     check(&down(false), &down(false), None);
-    check(&down(false), &ready, Some(Change::Ready));
-    check(&down(true), &failed, Some(Change::Failed("it broke")));
-    assert_eq!(change(&starting, &failed, true), Some(Change::Spent("it broke")));
-    check(&failed, &starting, Some(Change::StartedAnew));
-    check(&failed, &UpstreamState::Stopped, Some(Change::Stopped));
+    check(&down(false), &ready, Some(StateChange::Ready));
+    check(&down(true), &failed, Some(StateChange::Failed("it broke")));
+    assert_eq!(change(&starting, &failed, true), Some(StateChange::Spent("it broke")));
+    check(&failed, &starting, Some(StateChange::StartedAnew));
+    check(&failed, &UpstreamState::Stopped, Some(StateChange::Stopped));
 }
 
 /// HOUR-6: which failures confinement may have caused, which will repeat, and whether a program ran.
