@@ -60,6 +60,11 @@ pub enum StartToolsError {
     /// A Rust tool cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// There is no Tokio runtime to start on.
+    #[error(
+        "tools start on a Tokio runtime, and there is none here; await the start within one, such as in `#[tokio::main]`"
+    )]
+    NoRuntime,
     /// Two servers have the same name.
     #[error("there are two servers named `{0}`; give each server its own name")]
     DuplicateServer(ServerName),
@@ -231,13 +236,16 @@ impl ToolsOptions {
     /// the [warm-up](ToolsOptions::warm_up) is over. The servers end with the tools, or with the runtime.
     ///
     /// # Errors
-    /// If a Rust tool cannot be registered, if two servers have the same name, or if a rule or a limit of the configuration cannot
+    /// If there is no runtime, if a Rust tool cannot be registered, if two servers have the same name, or if a rule or a limit of the configuration cannot
     /// be applied.
     pub fn start(self) -> BoxFuture<'static, Result<Tools, StartToolsError>> {
         Box::pin(self.start_here())
     }
 
     async fn start_here(mut self) -> Result<Tools, StartToolsError> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(StartToolsError::NoRuntime);
+        }
         let mut names = HashSet::new();
         if let Some(twice) = self.gateway.servers.iter().find(|server| !names.insert(&server.name)) {
             return Err(StartToolsError::DuplicateServer(twice.name.clone()));

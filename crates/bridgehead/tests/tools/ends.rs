@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bridgehead::config::Isolation;
-use bridgehead::tools::{CallOptions, ToolError, ToolResult, Tools};
+use bridgehead::tools::{CallOptions, StartToolsError, ToolError, ToolResult, Tools};
 use bridgehead::{Code, Fault, NativeTool, Outcome};
 use bridgehead_testkit::{Behaviour, LeakCheck, Mock, Recorder};
 use serde_json::json;
@@ -278,4 +278,14 @@ async fn closed_while_servers_start() {
     assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::ProviderUnavailable);
     drop(tools);
     world.end().await;
+}
+
+/// LIB-5: a start without a runtime is an error that says so, and no panic.
+#[test]
+fn a_start_needs_a_runtime() {
+    let mut start = Tools::builder().start();
+    let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Err(refused)) = start.as_mut().poll(&mut nobody) else { panic!("it waits") };
+    assert!(matches!(refused, StartToolsError::NoRuntime), "{refused}");
+    assert!(refused.to_string().contains("`#[tokio::main]`"), "{refused}");
 }
