@@ -6,6 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -14,6 +15,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::message;
 
@@ -22,6 +24,8 @@ use crate::message;
 pub(crate) struct Nursery {
     program: PathBuf,
     socket: UnixStream,
+    /// Its process id, if the system still had one for it.
+    pid: Option<Pid>,
 }
 
 /// The nursery that gets new requests.
@@ -49,9 +53,10 @@ impl Nursery {
         #[cfg(coverage)]
         command.envs(std::env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
         command.stdin(OwnedFd::from(its_socket)).stdout(Stdio::null()).stderr(Stdio::null());
-        // tokio reaps a dropped child in the background.
-        drop(tokio::process::Command::from(command).kill_on_drop(false).spawn()?);
-        Ok(Self { program: program.to_owned(), socket })
+        // tokio reaps a dropped child in the background, while a runtime runs.
+        let child = tokio::process::Command::from(command).kill_on_drop(false).spawn()?;
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+        Ok(Self { program: program.to_owned(), socket, pid })
     }
 
     /// Asks for a shim with this control socket. Success does not mean that a shim will exist: if the nursery cannot
@@ -76,5 +81,18 @@ impl Nursery {
         if current.as_ptr() == Arc::as_ptr(self) {
             *current = Weak::new();
         }
+    }
+}
+
+impl Drop for Nursery {
+    /// Ends the nursery, and reaps it: its last holder may go with the runtime, after which nobody else would.
+    fn drop(&mut self) {
+        let Some(pid) = self.pid else { return };
+        let _ = self.socket.shutdown(Shutdown::Both);
+        // A thread that cannot be started costs an entry in the table of processes until this program ends.
+        let _ = std::thread::Builder::new().name("nursery".to_owned()).spawn(move || {
+            // An error means that tokio was quicker.
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        });
     }
 }

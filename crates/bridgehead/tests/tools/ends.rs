@@ -186,6 +186,37 @@ fn a_dropped_runtime_ends_everything() {
     }
 }
 
+/// LIB-5: when the only runtime is dropped, nobody is left to reap children, and still none of them stays as a zombie.
+#[test]
+fn a_dropped_runtime_leaves_no_zombie() {
+    let (leaks, recorder) = (LeakCheck::start(), Recorder::new());
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let tools = runtime.block_on(async {
+        let mock = Mock::legacy().tool("echo", Behaviour::Echo);
+        options(&recorder).server(server("a", &mock, &leaks)).start().await.unwrap()
+    });
+    assert_ne!(children(), [""; 0], "it runs");
+    drop(runtime);
+    drop(tools);
+    for _ in 0..6000 {
+        if children().is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("these are left: {:?}", children());
+}
+
+/// The children of this process, zombies too, as the system describes them.
+fn children() -> Vec<String> {
+    let own = std::process::id().to_string();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    // The name stands in parentheses and may hold anything.
+    let parent = |stat: &str| Some(stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.to_owned());
+    all.filter(|stat| parent(stat).as_deref() == Some(own.as_str())).collect()
+}
+
 /// LIB-5, PIPE-5: a handler that panics fails its own call, before or after it first waits; its lock is free, and the tools
 /// go on.
 #[tokio::test]
