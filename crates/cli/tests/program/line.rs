@@ -33,6 +33,8 @@ async fn every_verb_names_its_configuration() {
     }
     let (gateway, _) = place.serve_http(&["--config", config], &[]).await;
     assert!(gateway.stderr().contains(&format!("configuration: {config}\n")), "{}", gateway.stderr());
+    // Its control socket may follow its banner.
+    while place.run(&["status"]).await.code != Some(0) {}
     let shown = place.run(&["status"]).await;
     assert!(shown.stdout.contains(&format!("  configuration {config}\n")), "{shown:?}");
     for verb in [&["logs", "demo"][..], &["restart", "demo"]] {
@@ -53,6 +55,7 @@ async fn every_name_is_suggested() {
     let made = place.run(&["key", "new", "build", "--config", config]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
     let (gateway, _) = place.serve_http(&["--config", config], &[]).await;
+    while place.run(&["status"]).await.code != Some(0) {}
     let table: &[(&[&str], &str)] = &[
         (&["tols"], "tools"),
         (&["tools", "shwo", "x"], "show"),
