@@ -272,7 +272,7 @@ impl<'a> Place<'a> {
             !of_file.iter().chain(self.configured()).any(|key| key.name == *name && !removed.contains(key));
         if is_last && self.rules_name(name) {
             output::talk(&format!(
-                "note: the configuration still names `key:{name}`, who is nobody until `bridgehead key new {name}`"
+                "note: the configuration still names `key:{name}`; nobody can sign in as that until `bridgehead key new {name}` makes a key"
             ));
         }
         Ok(Exit::Success)
