@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the person who started it")]
 
 mod api;
+mod attack;
 mod bench;
 mod built;
 mod cases;
@@ -51,8 +52,9 @@ Chores:
   check                  formatting, requirements, words, links, spelling, dependencies, features, lints and documentation;
                          warnings are errors
   test                   all tests of the workspace, then the examples in its documentation
-  ci                     check, test with coverage, macos, the short forms of conformance, foreign, package, mutants and
-                         soak, and bench --brief; installs missing tools
+  ci                     check, test with coverage, macos, the short forms of conformance, foreign, package, mutants,
+                         attack and soak, and bench --brief; installs missing tools
+  attack                 tries the attacks of the folder `attacks` from outside; fails if one works; also --only TEXT
   bench                  measures the gateway against direct calls to the server behind it; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
   count                  counts the instructions of one relayed call with valgrind and compares them with
@@ -130,6 +132,7 @@ fn main() -> ExitCode {
             steps.finish()
         }
         ["ci"] => ci(&root),
+        ["attack", options @ ..] => attack::run(&root, options),
         ["bench", options @ ..] => bench::run(&root, options),
         ["count", options @ ..] => count::run(&root, options),
         ["dist"] => dist::run(&root),
@@ -202,6 +205,7 @@ fn ci(root: &Path) -> Result<()> {
         steps.run("macOS", macos::run);
     });
     steps.run("mutants of the change", mutants::ci);
+    steps.run("attacks", |root| attack::run(root, &[]));
     steps.run("soak", soak::ci);
     steps.run("benchmark", |root| bench::run(root, &["--brief"]));
     steps.finish()

@@ -1,0 +1,101 @@
+//! `cargo xtask attack`: runs the attacks of the folder `attacks` against the program, each as an outsider.
+//!
+//! An attack is a Python file that starts a gateway of its own. It ends with 0 if the gateway held, with 77 if this machine
+//! cannot show it, and with anything else if the attack worked. Everything they do is on loopback and bounded.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::built::Built;
+use crate::steps;
+
+/// What an attack ends with if the machine lacks what it needs.
+const NOT_SHOWN: i32 = 77;
+
+/// An attack that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Runs the attacks whose name contains the text after `--only`, or all.
+pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
+    let only = match options {
+        [] => "",
+        ["--only", text] => text,
+        other => bail!("unknown options `{}`; there is `--only TEXT`", other.join(" ")),
+    };
+    let built = Built::to_check(root)?;
+    let program = built.program("bridgehead")?;
+    let mut worked = Vec::new();
+    let mut held = 0;
+    let attacks = attacks(&root.join("attacks"))?;
+    for attack in attacks.iter().filter(|attack| name(attack).contains(only)) {
+        let started = Instant::now();
+        let outcome = outcome(root, attack, program)?;
+        let seconds = started.elapsed().as_secs_f32();
+        println!("   {}: {outcome:?}, {seconds:.1} s", name(attack));
+        match outcome {
+            Outcome::Held => held += 1,
+            Outcome::NotShown => {}
+            Outcome::Worked | Outcome::Hung => worked.push(name(attack)),
+        }
+    }
+    if !worked.is_empty() {
+        bail!("these attacks worked: {}", worked.join(", "));
+    }
+    if held == 0 {
+        bail!("no attack was run; is there one whose name contains `{only}`?");
+    }
+    println!("   the gateway held against {held} attacks");
+    Ok(())
+}
+
+/// How an attack ended.
+#[derive(Debug)]
+enum Outcome {
+    Held,
+    NotShown,
+    Worked,
+    Hung,
+}
+
+fn outcome(root: &Path, attack: &Path, program: &Path) -> Result<Outcome> {
+    let mut child = steps::program_at(root, "python3")
+        .arg("-B")
+        .arg(attack)
+        .env("BRIDGEHEAD_PROGRAM", program)
+        .stdin(Stdio::null())
+        .spawn()
+        .context("python3 could not be started; the attacks need it")?;
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Outcome::Hung);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    Ok(match status.code() {
+        Some(0) => Outcome::Held,
+        Some(NOT_SHOWN) => Outcome::NotShown,
+        _ => Outcome::Worked,
+    })
+}
+
+/// The files of the attacks, by name.
+fn attacks(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "py") && name(file) != "lib");
+    files.sort();
+    Ok(files)
+}
+
+fn name(file: &Path) -> &str {
+    file.file_stem().and_then(|name| name.to_str()).unwrap_or_default()
+}
