@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::built::Built;
-use crate::{dist, steps};
+use crate::{dist, shown, steps};
 
 /// Passes `options` on to the benchmark unchanged. With `--brief` nothing is judged, so it uses programs that are built for
 /// tests.
@@ -20,10 +20,9 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
         measuring = Built::to_measure(root)?;
         shipped.program("bridgehead")?
     };
-    let status = steps::program_at(root, measuring.program("bench")?)
-        .args(arguments(&measuring, gateway, options)?)
-        .status()
-        .context("the benchmark could not be started")?;
+    let mut bench = steps::program_at(root, measuring.program("bench")?);
+    bench.args(arguments(&measuring, gateway, options)?);
+    let status = shown::status(&mut bench).context("the benchmark could not be started")?;
     if !status.success() {
         bail!("the benchmark ended with {status}");
     }

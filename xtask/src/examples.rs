@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::built::Built;
 use crate::foreign::{self, MARK, command, leftovers, mark};
-use crate::steps;
+use crate::{shown, steps};
 
 const FOLDER: &str = "crates/bridgehead/examples";
 const PAGE: &str = "docs/library.md";
@@ -40,11 +40,13 @@ pub(crate) fn run(root: &Path) -> Result<()> {
             .env("PATH", path)
             .env(MARK, &mark)
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("`{line}` could not be started"))?;
         // An example that asks nothing may end before it is answered.
         let _ = running.stdin.take().context("the example has no input")?.write_all(ANSWERS.as_bytes());
-        let status = running.wait()?;
+        let status = shown::finish(running)?;
         ensure!(status.success(), "`{line}` ended with {status}");
         let left = leftovers(&mark);
         ensure!(left.is_empty(), "`{line}` left processes: {}", left.join(", "));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::foreign::succeed;
-use crate::steps;
+use crate::{shown, steps};
 
 /// Comes as a program from Python's index, which is much faster than building it.
 const TYPOS: &str = "typos==1.51.1";
@@ -47,9 +47,7 @@ pub(crate) fn install_hack(root: &Path) -> Result<()> {
 /// Fails on a word that is spelled wrongly. Deliberate slips are in `typos.toml`.
 pub(crate) fn spelling(root: &Path) -> Result<()> {
     let typos = install_typos(root)?;
-    let status = steps::program_at(root, typos)
-        .arg("--format=brief")
-        .status()
+    let status = shown::status(steps::program_at(root, typos).arg("--format=brief"))
         .context("typos could not be started")?;
     if !status.success() {
         bail!("typos found words; correct them, or list a deliberate one in typos.toml");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{package, steps};
+use crate::{package, shown, steps};
 
 const TARGET: &str = "aarch64-apple-darwin";
 /// The compiler for C code, and the program that makes cargo use it. Both come as programs from PyPI.
@@ -26,11 +26,9 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let mut path = OsString::from(&tools);
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
-    let status = steps::program_at(root, tools.join("cargo-zigbuild"))
-        .args(["check", "--locked", "--package=bridgehead-cli", "--target", TARGET])
-        .env("PATH", path)
-        .status()
-        .context("cargo-zigbuild could not be started")?;
+    let mut check = steps::program_at(root, tools.join("cargo-zigbuild"));
+    check.args(["check", "--locked", "--package=bridgehead-cli", "--target", TARGET]).env("PATH", path);
+    let status = shown::status(&mut check).context("cargo-zigbuild could not be started")?;
     if !status.success() {
         bail!("the programs do not compile for macOS");
     }

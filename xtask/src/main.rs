@@ -30,6 +30,7 @@ mod recording;
 mod report;
 mod requirements;
 mod scan;
+mod shown;
 mod soak;
 mod steps;
 mod words;

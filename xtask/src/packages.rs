@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::built::Built;
 use crate::examples::{ANSWERS, place};
 use crate::foreign::{MARK, command, leftovers, mark, succeed};
-use crate::{api, steps};
+use crate::{api, shown, steps};
 
 /// How many calls the agent's plan has.
 const CALLS: usize = 5;
@@ -98,8 +98,10 @@ fn run_agent(agent: &Path, place: &Path, mark: &str) -> Result<String> {
         .env(MARK, mark)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .context("the agent could not be started")?;
+    shown::errors(&mut running);
     let mut terminal = running.stdin.take().context("the agent has no input")?;
     terminal.write_all(ANSWERS.as_bytes())?;
     drop(terminal);

@@ -353,6 +353,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("QA", 4, "a troubleshooting section for each class of failure"),
     kept("QA", 5, "the adapter's own cost stays below 10 ms at the 95th percentile"),
     kept("QA", 6, "the tests notice small breaks of the code, to published bars"),
+    kept("QA", 7, "the tests pass with a low priority and into a slow pipe, and no wait is without a bound"),
 ];
 
 /// The families, each once, in the order of the table.
@@ -401,7 +402,7 @@ mod tests {
             ("LIB", 6),
             ("ACC", 9),
             ("JOIN", 8),
-            ("QA", 6),
+            ("QA", 7),
         ];
         assert_eq!(last, expected);
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::built::Built;
-use crate::steps;
+use crate::{shown, steps};
 
 /// Passes `options` on to the program unchanged.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
@@ -35,7 +35,7 @@ fn harm(root: &Path, built: &Built, options: &[&str]) -> Result<()> {
     } else {
         println!("running without a foreign server; `cargo xtask foreign` installs one");
     }
-    let status = soak.args(options).status().context("the soak could not be started")?;
+    let status = shown::status(soak.args(options)).context("the soak could not be started")?;
     if !status.success() {
         bail!("the soak ended with {status}");
     }

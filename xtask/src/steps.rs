@@ -3,14 +3,16 @@
 //! A failing step does not stop the next one, so that one run reports every failure.
 
 use std::ffi::OsStr;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::cases::Notes;
+use crate::shown;
 
 /// Variables that a program gets in addition to those of this program.
 pub(crate) type Variables<'a> = &'a [(&'a str, &'a OsStr)];
@@ -122,10 +124,7 @@ impl<'a> Steps<'a> {
 
 /// One call of cargo, which must succeed.
 pub(crate) fn cargo(root: &Path, arguments: &[&str], variables: Variables<'_>) -> Result<()> {
-    let status = command(root)
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .status()
+    let status = shown::status(command(root).args(arguments).envs(variables.iter().copied()))
         .with_context(|| format!("cargo {} could not be started", arguments.join(" ")))?;
     if !status.success() {
         bail!("cargo {} ended with {status}", arguments.join(" "));
@@ -168,8 +167,8 @@ pub(crate) fn has_nextest(root: &Path) -> bool {
 
 /// Whether a call of cargo succeeds; hides its output.
 pub(crate) fn succeeds(root: &Path, arguments: &[&str]) -> bool {
-    let outcome = command(root).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    outcome.is_ok_and(|status| status.success())
+    let outcome = command(root).args(arguments).output();
+    outcome.is_ok_and(|output| output.status.success())
 }
 
 /// What cargo printed.
@@ -187,10 +186,7 @@ pub(crate) fn output(
 }
 
 fn printed(command: &mut Command) -> Result<Vec<u8>> {
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("{command:?} could not be started"))?;
+    let output = shown::output(command).with_context(|| format!("{command:?} could not be started"))?;
     if !output.status.success() {
         bail!("{command:?} ended with {}", output.status);
     }
@@ -198,7 +194,12 @@ fn printed(command: &mut Command) -> Result<Vec<u8>> {
 }
 
 fn command(root: &Path) -> Command {
-    program_at(root, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = program_at(root, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Cargo prints into a pipe and cannot see that a person reads it.
+    if std::env::var_os("CARGO_TERM_COLOR").is_none() && std::io::stderr().is_terminal() {
+        cargo.env("CARGO_TERM_COLOR", "always");
+    }
+    cargo
 }
 
 /// A program that a chore starts.

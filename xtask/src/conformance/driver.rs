@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
 use super::suite::program;
+use crate::shown;
 
 /// The variable that says where the gateway's program is.
 pub(crate) const GATEWAY: &str = "BRIDGEHEAD_CONFORMANCE_GATEWAY";
@@ -165,8 +166,10 @@ impl Client {
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .context("the gateway could not be started")?;
+        shown::errors(&mut gateway);
         let input = gateway.stdin.take();
         let output = gateway.stdout.take().context("the gateway has no stdout")?;
         let (sender, messages) = channel();

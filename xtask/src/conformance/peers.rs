@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::suite::program;
 use crate::built::Built;
+use crate::shown;
 
 /// How long the gateway may take to start serving.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -152,9 +153,12 @@ fn start_fixture(fixture: &[String], era: Era) -> Result<Running> {
     let process = program(Path::new(command))
         .args(arguments)
         .args(["--http", "127.0.0.1:0", &format!("--era={}", era.name())])
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn();
     let mut process = process.context("the fixture could not be started")?;
+    shown::errors(&mut process);
     let mut url = String::new();
     if let Some(out) = process.stdout.take() {
         BufReader::new(out).read_line(&mut url)?;

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::driver;
-use crate::steps;
+use crate::{shown, steps};
 
 /// The pinned version of the suite.
 pub(crate) const VERSION: &str = "0.2.0-alpha.12";
@@ -75,7 +75,7 @@ impl Suite {
             fs::write(folder.join("package-lock.json"), &lock)?;
             println!("installing the conformance suite into {}", folder.display());
             let arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
-            let status = program("npm").args(arguments).current_dir(&folder).status();
+            let status = shown::status(program("npm").args(arguments).current_dir(&folder));
             let status =
                 status.context("npm could not be started; the conformance suite is installed with it")?;
             if !status.success() {
@@ -146,9 +146,11 @@ impl Suite {
             .arg("--output-dir")
             .arg(&results)
             .envs(variables.iter().copied())
+            .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            .status();
+            .spawn()
+            .and_then(|mut suite| suite.wait());
         status
             .with_context(|| format!("could not start {}; the suite needs Node 22", self.node.display()))?;
         let read = read_results(side, &results)?;

@@ -98,8 +98,8 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
 
 /// Whether programs can be run without a network.
 fn is_offline() -> bool {
-    let tried = command("unshare").args(["-rn", "true"]).stderr(Stdio::null()).status();
-    tried.is_ok_and(|status| status.success())
+    let tried = command("unshare").args(["-rn", "true"]).output();
+    tried.is_ok_and(|output| output.status.success())
 }
 
 /// The home of one client.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::program::command;
 use crate::built::Built;
-use crate::steps;
+use crate::{shown, steps};
 
 /// The oldest version of Node that all packages run on.
 const NODE: (u32, u32) = (22, 19);
@@ -202,7 +202,7 @@ fn node(folder: &Path) -> Result<PathBuf> {
     if packaged.is_file() {
         return Ok(packaged);
     }
-    let output = command("node").arg("--version").stderr(Stdio::inherit()).output();
+    let output = shown::output(command("node").arg("--version"));
     let version = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let version = version.context("Node could not be started; install it")?;
     let mut numbers = version.trim_start_matches('v').split('.').map(|number| number.parse().unwrap_or(0));

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::outcome::Outcome;
+use crate::shown;
 
 /// The variable that carries the mark.
 pub(crate) const MARK: &str = "FOREIGN_TEST_MARK";
@@ -95,7 +96,7 @@ impl Gateway {
     /// Sends SIGTERM, waits, and reports whether it ended with success.
     pub(crate) fn terminate(mut self) -> Result<Outcome> {
         let id = self.child.id().to_string();
-        command("kill").args(["-TERM", &id]).status().context("kill could not be started")?;
+        shown::status(command("kill").args(["-TERM", &id])).context("kill could not be started")?;
         let complaint = match wait(&mut self.child, STOP_LIMIT)? {
             Some(status) if status.success() => Vec::new(),
             Some(status) => vec![format!("it ended with {status}")],
@@ -241,7 +242,9 @@ mod tests {
     #[test]
     fn a_process_is_found_by_its_mark_until_it_ends() {
         let mark = mark("test");
-        let mut child = command("sleep").arg("60").env(MARK, &mark).spawn().unwrap();
+        let sleep = &mut command("sleep");
+        sleep.arg("60").env(MARK, &mark).stdin(Stdio::null());
+        let mut child = sleep.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // The environment of a process becomes visible a moment after its start.
         let deadline = Instant::now() + GONE_LIMIT;
         let mut found = marked(&mark);

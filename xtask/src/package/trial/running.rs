@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::foreign::{command, wait};
+use crate::shown;
 
 /// Generous, because machines are busy.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -25,8 +26,8 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn start(mut program: Command) -> Result<Self> {
-        let piped = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.spawn().with_context(|| format!("{program:?} could not be started"))?;
+        let piped = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = piped.with_context(|| format!("{program:?} could not be started"))?;
         let (sender, lines) = channel();
         read(child.stdout.take(), sender.clone());
         read(child.stderr.take(), sender);
@@ -117,7 +118,7 @@ impl Drop for Running {
 
 /// Sends a signal to one process.
 pub(super) fn send(signal: &str, id: u32) -> Result<()> {
-    let status = command("kill").args(["-s", signal, &id.to_string()]).status()?;
+    let status = shown::status(command("kill").args(["-s", signal, &id.to_string()]))?;
     ensure!(status.success(), "kill ended with {status}");
     Ok(())
 }
