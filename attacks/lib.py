@@ -112,6 +112,7 @@ class Gateway(contextlib.AbstractContextManager):
             prepare(self)
         if start:
             self.start()
+            self.ready()
 
     def write(self, name, text, mode=0o600):
         path = self.home / name
@@ -135,6 +136,21 @@ class Gateway(contextlib.AbstractContextManager):
             return re.search(r"http://127\.0\.0\.1:(\d+)/mcp", self.stderr())
 
         self.port = int(until("the gateway listens", listening).group(1))
+
+    def status(self):
+        """What `status --json` says of this gateway."""
+        found = json.loads(self.run("status", "--json").stdout or "{}").get("gateways", [])
+        return next((each for each in found if each.get("pid") == self.process.pid), None)
+
+    def ready(self):
+        """Waits until no server is starting any more."""
+
+        def settled():
+            servers = (self.status() or {}).get("upstreams", [])
+            return all(server["state"] != "starting" for server in servers)
+
+        until("every server has started or failed", settled)
+        return self
 
     def stderr(self):
         path = self.home / "stderr"

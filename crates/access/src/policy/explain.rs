@@ -12,7 +12,7 @@ use bridgehead_gateway::{Action, Principal, Thing};
 use super::patterns::matches;
 use super::rules::Rules;
 use super::template::{covers, covers_pattern, may_meet};
-use super::uri::resolved;
+use super::uri::readings;
 use super::who::RuleSet;
 
 /// Why something is allowed or denied.
@@ -37,6 +37,14 @@ pub enum Verdict {
     NotReadOnly(Deciding),
     /// No rule allows it, and some rule allows something else.
     NothingAllows,
+    /// The URI contains what servers read in different ways, or not at all, such as control characters.
+    Unreadable,
+}
+
+impl Verdict {
+    const fn allows(&self) -> bool {
+        matches!(self, Self::NothingDenies | Self::Allowed(_))
+    }
 }
 
 /// The rule that decides.
@@ -55,14 +63,14 @@ pub struct Deciding {
 impl Explanation {
     /// Whether it may be used, by someone who has the scopes.
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.verdict, Verdict::NothingDenies | Verdict::Allowed(_))
+        self.verdict.allows()
     }
 
     /// The rule that decides, if one does.
     pub const fn rule(&self) -> Option<&Deciding> {
         match &self.verdict {
             Verdict::Allowed(rule) | Verdict::Denied(rule) | Verdict::NotReadOnly(rule) => Some(rule),
-            Verdict::NothingDenies | Verdict::NothingAllows => None,
+            Verdict::NothingDenies | Verdict::NothingAllows | Verdict::Unreadable => None,
         }
     }
 }
@@ -72,6 +80,9 @@ impl fmt::Display for Explanation {
         match &self.verdict {
             Verdict::NothingDenies => f.write_str("no rule denies it"),
             Verdict::NothingAllows => f.write_str("no rule allows it"),
+            Verdict::Unreadable => {
+                f.write_str("its URI contains control characters, or is percent-encoded again and again")
+            }
             Verdict::Allowed(rule) => write!(f, "the rule on {rule} allows it"),
             Verdict::Denied(rule) => write!(f, "the rule on {rule} denies it"),
             Verdict::NotReadOnly(rule) => {
@@ -107,15 +118,17 @@ impl Rules {
             .filter_map(|(_, rule)| Some((rule, rule.who.iter().find(|who| principal.is(who))?)))
             .collect();
         let server = thing.server.unwrap_or(OWN_SERVER);
-        let spelled = if action == Action::Read { resolved(thing.name) } else { None };
-        let written = self.verdict(&applied, action, (server, thing.name), thing.read_only);
-        let verdict = match spelled {
-            Some(spelled) if !matches!(written, Verdict::Denied(_)) => {
-                let other = self.verdict(&applied, action, (server, &spelled), thing.read_only);
-                let stricter = !matches!(other, Verdict::Allowed(_) | Verdict::NothingDenies);
-                if stricter { other } else { written }
+        let verdict = |name: &str| self.verdict(&applied, action, (server, name), thing.read_only);
+        let readings = if action == Action::Read { readings(thing.name) } else { Some(Vec::new()) };
+        let written = verdict(thing.name);
+        let verdict = match readings {
+            _ if matches!(written, Verdict::Denied(_)) => written,
+            None => Verdict::Unreadable,
+            Some(readings) => {
+                let others = readings.iter().map(|reading| verdict(reading));
+                let mut stricter = others.filter(|other| !other.allows());
+                if written.allows() { stricter.next().unwrap_or(written) } else { written }
             }
-            _ => written,
         };
         let scopes: BTreeSet<&String> = applied
             .iter()

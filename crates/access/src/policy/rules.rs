@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::PolicyError;
 use super::patterns::{Bucket, Effect, Pattern, Patterns, PatternsBuilder, SameName};
 use super::template::{covers, covers_pattern, may_meet};
-use super::uri::resolved;
+use super::uri::readings;
 use super::who::{RuleSet, WhoIndex};
 
 /// A kind of thing: tools, prompts, resources.
@@ -175,15 +175,16 @@ impl Rules {
                 self.decide_name(applied, prepared, (kind, &summary), &name, thing.read_only)
             }
         };
-        // Not in lower case: an encoded letter stays the letter that it is.
-        let other = if action == Action::Read { resolved(thing.name) } else { None };
-        match other {
-            Some(other) if decision != Decision::Deny => {
-                let other = other.to_lowercase();
-                self.decide_name(applied, prepared, (kind, &summary), &other, thing.read_only)
-            }
-            _ => decision,
+        if action != Action::Read || decision == Decision::Deny {
+            return decision;
         }
+        // Read before it is in lower case: an encoded letter stays the letter that it is.
+        let Some(readings) = readings(thing.name) else { return Decision::Deny };
+        let denied = |reading: &String| {
+            let reading = reading.to_lowercase();
+            self.decide_name(applied, prepared, (kind, &summary), &reading, thing.read_only) == Decision::Deny
+        };
+        if readings.iter().any(denied) { Decision::Deny } else { decision }
     }
 
     fn decide_name(
@@ -218,8 +219,9 @@ impl Rules {
         let server = thing.server.unwrap_or(OWN_SERVER).to_lowercase();
         let mut rules = RuleSet::empty(self.written.len());
         let mut found = Vec::new();
-        let resolved = if action == Action::Read { resolved(thing.name) } else { None };
-        for name in [Some(thing.name.to_owned()), resolved].into_iter().flatten() {
+        let readings = if action == Action::Read { readings(thing.name) } else { None };
+        let written = thing.name.to_owned();
+        for name in std::iter::once(written).chain(readings.into_iter().flatten()) {
             let name = name.to_lowercase();
             let candidate = Candidate::new(&name);
             for bucket in self.patterns[kind(action)].of_server(&server) {

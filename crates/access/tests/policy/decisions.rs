@@ -143,6 +143,7 @@ fn a_uri_cannot_be_written_around_a_rule() {
         "files/file:///srv/a/b.txt",
         "files/FILE:///SRV/A",
         "files/file:///srv/a%20b",
+        "files/file:///srv/a?page=2#top",
     ];
     let denied = [
         "files/file:///etc/passwd",
@@ -153,9 +154,33 @@ fn a_uri_cannot_be_written_around_a_rule() {
         "files/file:///srv/%73ecret",
         "files/file:///srv//secret",
         "files/file:///srv/a/../Secret/x",
+        "files/file:///srv/../etc/passwd?/../../srv/x",
+        "files/file:///srv/../etc/passwd#/../../srv/x",
+        "files/file:///srv/.\t./etc/passwd",
+        "files/file:///srv/a/.\n./secret",
+        "files/file:///srv/se\tcret",
+        "files/file:///srv/se%09cret",
+        "files/file:/srv/secret",
+        "files/file://localhost/srv/secret",
+        "files/file://srv/secret",
+        "files/file:///srv/a?/../secret",
         "other/file:///srv/a",
     ];
     check(&policy, &user("ada"), Action::Read, &allowed, &denied);
+    // A policy that only denies is passed around in the same ways.
+    let open = Policy::new(vec![PolicyRule {
+        deny_resources: patterns(&["files/file:///srv/secret*"]),
+        ..rule(&["*"])
+    }])
+    .unwrap();
+    let around = [
+        "files/file:/srv/secret",
+        "files/file://localhost/srv/secret",
+        "files/file:///srv/x?/../secret",
+        "files/file:///srv/secret?x",
+        "files/file:///srv/se\rcret",
+    ];
+    check(&open, &user("ada"), Action::Read, &["files/file:///srv/a", "files/file:/srv/a"], &around);
 }
 
 /// ACC-3: a template is there if some resource that it stands for may be read.
