@@ -215,6 +215,9 @@ impl Keeping {
         if event.refunded() {
             text.plain(r#","refunded":true"#);
         }
+        if let Some(more) = event.charged() {
+            text.number("cost", more);
+        }
         text.number("durationMs", event.duration_ms());
         text.number("queuedMs", event.queued_ms());
         if let Some(body) = payload {

@@ -291,6 +291,7 @@ pub struct Exit {
     duration_ms: u64,
     queued_ms: u64,
     refunded: bool,
+    charged: Option<u64>,
     outcome: Outcome,
 }
 
@@ -310,6 +311,7 @@ impl Exit {
             duration_ms: milliseconds(elapsed),
             queued_ms: 0,
             refunded: false,
+            charged: None,
             outcome,
         }
     }
@@ -324,6 +326,18 @@ impl Exit {
     #[must_use]
     pub fn refunding(self) -> Self {
         Self { refunded: true, ..self }
+    }
+
+    /// Records what the call cost beyond its enter's cost, because it was sent to its server again.
+    #[must_use]
+    pub fn charging(self, more: u64) -> Self {
+        Self { charged: Some(more), ..self }
+    }
+
+    /// What the call cost beyond its enter's cost.
+    #[must_use]
+    pub fn charged(&self) -> Option<u64> {
+        self.charged
     }
 
     /// Whether what the call cost was given back.

@@ -15,8 +15,8 @@ mod relay;
 mod surface;
 
 pub use access::{
-    Account, Action, Allowance, Authorizer, Charge, Decide, Decision, Limited, Limiter, Principal,
-    PrincipalKind, Scopes, Thing, Validity,
+    Account, Action, Allowance, Authorizer, Charge, Correction, Decide, Decision, Limited, Limiter,
+    Principal, PrincipalKind, Scopes, Thing, Validity,
 };
 pub use bridgehead_events as events;
 pub use bridgehead_upstream::{

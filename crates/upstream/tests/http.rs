@@ -411,8 +411,10 @@ async fn too_many_requests() {
     let running = Running::start(&peer, |_, _| {});
     let ready = running.ready().await;
     let began = Instant::now();
-    assert_eq!(call(&ready, "echo").await.unwrap(), "at last");
+    let mut exchange = open(&ready, "echo").await;
+    exchange.answer().await.unwrap().unwrap();
     assert!(began.elapsed() >= Duration::from_secs(1));
+    assert_eq!(exchange.sends(), 2, "the server got both");
     running.end().await;
 }
 
@@ -436,6 +438,7 @@ async fn a_server_that_goes_and_comes_back() {
     let Err(LinkError::Closed(reason)) = exchange.answer().await else { panic!("a lost server") };
     assert!(reason.contains("is the server running there?"), "{reason}");
     assert!(!exchange.was_sent());
+    assert_eq!(exchange.sends(), 0);
     let listener = std::net::TcpListener::bind(address).unwrap();
     listener.set_nonblocking(true).unwrap();
     let peer = Peer::serve(tokio::net::TcpListener::from_std(listener).unwrap(), |asked| {

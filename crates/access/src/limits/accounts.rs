@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bridgehead_gateway::{Account, Charge, Principal, PrincipalKind};
+use bridgehead_gateway::{Account, Correction, Principal, PrincipalKind};
 use parking_lot::Mutex;
 
 use super::Book;
@@ -175,16 +175,17 @@ impl PrincipalAccount {
 }
 
 impl Account for PrincipalAccount {
-    fn settle(&self, marks: Option<&[u64]>, refund: Option<&Charge>) {
+    fn settle(&self, marks: Option<&[u64]>, correction: Option<Correction<'_>>) {
         for (rule, counted) in self.counting(marks) {
             if rule.concurrent.is_some() {
                 counted.running.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        if let Some(charge) = refund {
+        if let Some(Correction { charge, times }) = correction {
             let budgets = self.counting(marks).filter(|(rule, _)| rule.budget.is_some());
             let keys: Vec<BudgetKey> = budgets.map(|(_, counted)| counted.budget).collect();
-            self.book.ledger.refund(charge.day, &keys, charge.cost);
+            let cost = i64::try_from(charge.cost).unwrap_or(i64::MAX);
+            self.book.ledger.correct(charge.day, &keys, cost.saturating_mul(times));
         }
     }
 }

@@ -178,12 +178,12 @@ impl Ledger {
         exceeded.map_or(Ok(()), Err)
     }
 
-    /// Gives back what a call took on a day. What is left of an earlier day concerns nobody.
-    pub(super) fn refund(&self, day: i64, budgets: &[BudgetKey], cost: u64) {
+    /// Takes more for a call of a day, or gives back what it took. What is left of an earlier day concerns nobody.
+    pub(super) fn correct(&self, day: i64, budgets: &[BudgetKey], amount: i64) {
         let mut today = self.today.lock();
         if today.day == day {
             let budgets: Vec<_> = budgets.iter().map(|key| (*key, u64::MAX)).collect();
-            today.add(&budgets, -i64::try_from(cost).unwrap_or(i64::MAX));
+            today.add(&budgets, amount);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Counts from the record what was spent on a day: at the start, when no other gateway of the configuration runs.
 //!
-//! The enter of a call says what it costs and which budgets count it. Its exit says if it provably did not run. A call whose
+//! The enter of a call says what it costs and which budgets count it. Its exit says if no server got it, and what it cost beyond
+//! that if it was sent again. A call whose
 //! end was not recorded may have run, and so it counts. A segment that cannot be read is left out, as everywhere.
 
 use std::borrow::Cow;
@@ -74,6 +75,12 @@ fn count(spent: &mut Spent, charged: &mut Charged, (instance, today): (&str, &st
         add(&keys, cost);
         charged.insert((instance.to_owned(), row.seq), (keys, cost));
     }
+    // An exit with a cost is of a call that was sent again.
+    if let (Some(enter), Some(more)) = (row.enter, row.cost)
+        && let Some((keys, _)) = charged.get(&(instance.to_owned(), enter))
+    {
+        add(keys, i64::try_from(more).unwrap_or(i64::MAX));
+    }
     let refunded = row.enter.filter(|_| row.refunded);
     if let Some((keys, cost)) = refunded.and_then(|enter| charged.remove(&(instance.to_owned(), enter))) {
         add(&keys, -cost);
@@ -134,10 +141,13 @@ mod tests {
             (enter, ticket)
         }
 
-        fn exit(&self, (enter, ticket): (Enter, Option<Ticket>), refunded: bool) {
+        fn exit(&self, entered: (Enter, Option<Ticket>), refunded: bool) {
+            self.end(entered, |exit| if refunded { exit.refunding() } else { exit });
+        }
+
+        fn end(&self, (enter, ticket): (Enter, Option<Ticket>), with: impl FnOnce(Exit) -> Exit) {
             let exit = Exit::new(enter.call(), enter.moment(), self.clock.now(), Outcome::Cancelled);
-            let exit = if refunded { exit.refunding() } else { exit };
-            self.sink.exit(ticket, exit).unwrap();
+            self.sink.exit(ticket, with(exit)).unwrap();
         }
 
         async fn call(&self, principal: &str, cost: u64, budgets: &str) {
@@ -172,15 +182,19 @@ mod tests {
         other.call("ada", 2, "a b").await;
         other.call("bob", 2, "a").await;
         other.exit(other.enter("ada", None, None).await, false);
+        // It was sent three times.
+        let again = other.enter("eve", Some(2), Some("a b")).await;
+        other.end(again, |exit| exit.charging(4));
         let refunded = other.enter("ada", Some(50), Some("a b")).await;
         other.exit(refunded, true);
         let _open = other.enter("bob", Some(7), Some("a")).await;
         let tomorrow = Recorded::open(folder.path(), TODAY);
         tomorrow.clock.advance(day);
         tomorrow.call("ada", 9, "a").await;
-        check(folder.path(), &[("a", "ada", 3), ("b", "ada", 2), ("a", "bob", 9)]);
+        let expected = [("a", "ada", 3), ("b", "ada", 2), ("a", "bob", 9), ("a", "eve", 6), ("b", "eve", 6)];
+        check(folder.path(), &expected);
         [yesterday, other, tomorrow].into_iter().for_each(|recorded| recorded.sink.close());
-        check(folder.path(), &[("a", "ada", 3), ("b", "ada", 2), ("a", "bob", 9)]);
+        check(folder.path(), &expected);
     }
 
     /// ACC-5: a segment that cannot be read is left out; a record that does not exist says nothing.

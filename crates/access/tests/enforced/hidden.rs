@@ -131,6 +131,51 @@ async fn two_principals_share_nothing() {
     world.end().await;
 }
 
+/// ACC-3: a completion names nothing that its principal may not read, nor how much of it there is.
+#[tokio::test]
+async fn completions_name_only_what_may_be_read() {
+    let mock = Mock::legacy()
+        .capabilities(r#"{"resources":{},"completions":{}}"#)
+        .replies("resources/list", r#"{"resources":[]}"#)
+        .replies(
+            "resources/templates/list",
+            r#"{"resourceTemplates":[{"uriTemplate":"file:///{dir}/{name}","name":"f"},{"uriTemplate":"file:///{a,b}","name":"g"}]}"#,
+        )
+        .replies(
+            "completion/complete",
+            r#"{"completion":{"values":["public","secret","../secret","notes"],"total":40,"hasMore":true}}"#,
+        );
+    let rules = vec![
+        PolicyRule {
+            resources: on(&["m/file:///public/**", "m/file:///notes/*"]),
+            deny_resources: on(&["m/file:///notes/secret"]),
+            ..rule("ada", 3)
+        },
+        PolicyRule { resources: on(&["m/**"]), ..rule("eve", 9) },
+    ];
+    let world = World::start(&[("m", mock)], rules);
+    world.gateway.settled().await;
+    for revision in [LEGACY, MODERN] {
+        let ask = async |who: &str, template: &str, argument: &str, context: Value| {
+            let params = json!({
+                "ref": {"type": "ref/resource", "uri": template},
+                "argument": {"name": argument, "value": ""},
+                "context": {"arguments": context},
+            });
+            let client = Client::new(&user(who), revision);
+            client.ask(&world, "completion/complete", params).await.unwrap()["completion"].clone()
+        };
+        let all = json!({"values": ["public", "secret", "../secret", "notes"], "total": 40, "hasMore": true});
+        let two = "file:///{dir}/{name}";
+        assert_eq!(ask("ada", two, "dir", json!({})).await, json!({"values": ["public", "notes"]}));
+        let known = ask("ada", two, "name", json!({"dir": "notes"})).await;
+        assert_eq!(known, json!({"values": ["public", "notes"]}), "`notes/secret` is denied");
+        assert_eq!(ask("ada", "file:///{a,b}", "a", json!({})).await, json!({"values": []}));
+        assert_eq!(ask("eve", two, "dir", json!({"x": "y"})).await, all);
+    }
+    world.end().await;
+}
+
 /// ACC-3 (case 18): while servers are starting, what is denied waits exactly as long as what does not exist, and what belongs
 /// to a server of which nothing may be used does not wait at all.
 #[tokio::test(start_paused = true)]

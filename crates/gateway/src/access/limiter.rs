@@ -1,7 +1,7 @@
 //! How much a principal may do: asked with each request, and told when the request ends.
 //!
 //! What must stay true: an allowance is settled exactly once, when it is dropped, however its request ends. What a request was
-//! charged is refunded only if it provably did not run.
+//! charged is refunded only if no server got it, and taken again for each further sending.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,8 +61,18 @@ pub struct Charge {
 
 /// Gets back what requests took.
 pub trait Account: Send + Sync + 'static {
-    /// A request has ended. `marks` is what its allowance was made with. `refund` is its charge, if it provably did not run.
-    fn settle(&self, marks: Option<&[u64]>, refund: Option<&Charge>);
+    /// A request has ended. `marks` is what its allowance was made with. `correction` changes what it was charged.
+    fn settle(&self, marks: Option<&[u64]>, correction: Option<Correction<'_>>);
+}
+
+/// A change of what was taken from budgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Correction<'a> {
+    /// What was taken.
+    pub charge: &'a Charge,
+    /// How often it is taken once more: −1 gives it back, because no server got the request; 2 means that the request was
+    /// sent three times.
+    pub times: i64,
 }
 
 /// What a limiter granted one request. Held while the request runs, and given back when dropped.
@@ -81,8 +91,8 @@ enum Granted {
         account: Arc<dyn Account>,
         marks: Option<Arc<[u64]>>,
         charge: Option<Charge>,
-        /// Whether the request may have run.
-        runs: bool,
+        /// How often the request may have run.
+        runs: u32,
     },
 }
 
@@ -99,7 +109,7 @@ impl Allowance {
 
     /// An allowance that is settled with an account. Making it allocates nothing.
     pub fn taken(account: Arc<dyn Account>, marks: Option<Arc<[u64]>>, charge: Option<Charge>) -> Self {
-        Self(Granted::Taken { account, marks, charge, runs: false })
+        Self(Granted::Taken { account, marks, charge, runs: 0 })
     }
 
     /// What the request was charged.
@@ -113,7 +123,14 @@ impl Allowance {
     /// Notes whether the request may have run. It has not, until this says so.
     pub const fn runs(&mut self, may_have: bool) {
         if let Granted::Taken { runs, .. } = &mut self.0 {
-            *runs = may_have;
+            *runs = may_have as u32;
+        }
+    }
+
+    /// Notes that the request was sent so many times more.
+    pub const fn runs_again(&mut self, times: u32) {
+        if let Granted::Taken { runs, .. } = &mut self.0 {
+            *runs = runs.saturating_add(times);
         }
     }
 }
@@ -121,7 +138,9 @@ impl Allowance {
 impl Drop for Allowance {
     fn drop(&mut self) {
         if let Granted::Taken { account, marks, charge, runs } = &self.0 {
-            account.settle(marks.as_deref(), charge.as_ref().filter(|_| !runs));
+            let times = i64::from(*runs) - 1;
+            let correction = charge.as_ref().filter(|_| times != 0);
+            account.settle(marks.as_deref(), correction.map(|charge| Correction { charge, times }));
         }
     }
 }
@@ -139,32 +158,36 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Settled(Mutex<Vec<(Vec<u64>, Option<u64>)>>);
+    struct Settled(Mutex<Vec<(Vec<u64>, Option<i64>)>>);
 
     impl Account for Settled {
-        fn settle(&self, marks: Option<&[u64]>, refund: Option<&Charge>) {
-            self.0.lock().push((marks.unwrap().to_vec(), refund.map(|charge| charge.cost)));
+        fn settle(&self, marks: Option<&[u64]>, correction: Option<Correction<'_>>) {
+            let taken = correction.map(|correction| correction.charge.cost.cast_signed() * correction.times);
+            self.0.lock().push((marks.unwrap().to_vec(), taken));
         }
     }
 
-    /// ACC-5: an allowance is settled once, and refunds only a request that did not run.
+    /// ACC-5: an allowance is settled once; it refunds only a request that did not run, and takes the charge again for each
+    /// further sending.
     #[test]
     fn an_allowance_is_settled_when_it_is_dropped() {
         #[track_caller]
-        fn check(runs: &[bool], refund: Option<u64>) {
+        fn check(runs: &[bool], again: u32, taken: Option<i64>) {
             let account = Arc::new(Settled::default());
             let charge = Charge { cost: 3, budgets: "a".into(), day: 1 };
             let mut allowance =
                 Allowance::taken(Arc::clone(&account) as _, Some(Arc::from([5])), Some(charge));
             runs.iter().for_each(|runs| allowance.runs(*runs));
+            allowance.runs_again(again);
             assert_eq!(allowance.charge().map(|charge| charge.cost), Some(3));
             assert_eq!(*account.0.lock(), []);
             drop(allowance);
-            assert_eq!(*account.0.lock(), [(vec![5], refund)]);
+            assert_eq!(*account.0.lock(), [(vec![5], taken)]);
         }
-        check(&[], Some(3));
-        check(&[true], None);
-        check(&[true, false], Some(3));
+        check(&[], 0, Some(-3));
+        check(&[true], 0, None);
+        check(&[true, false], 0, Some(-3));
+        check(&[true], 2, Some(6));
         let (kept, other) = (Arc::new(()), Allowance::free());
         let mut holding = Allowance::holding(Arc::clone(&kept));
         holding.runs(true);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bridgehead_wire::Raw;
 
-pub use limiter::{Account, Allowance, Charge, Limited, Limiter};
+pub use limiter::{Account, Allowance, Charge, Correction, Limited, Limiter};
 pub use principal::{Principal, PrincipalKind, Validity};
 
 /// What a principal does with a thing.

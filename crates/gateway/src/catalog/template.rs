@@ -5,6 +5,7 @@
 //! A template of ours has only expressions whose values can be told: `{name}` and `{+name}`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 /// Whether `uri` matches `template`. The work is bounded by the product of their lengths.
 pub(crate) fn matches(template: &str, uri: &str) -> bool {
@@ -42,6 +43,56 @@ fn parse(template: &str) -> Option<Vec<Part<'_>>> {
     }
     parts.push(Part::Literal(rest));
     Some(parts)
+}
+
+/// The template with the values that are known; what has none stays an expression. `None` if a value's place cannot be told:
+/// its variable is not in the template, or in an expression that this does not expand.
+pub(crate) fn expanded(template: &str, values: &[(&str, &str)]) -> Option<String> {
+    let mut text = String::with_capacity(template.len());
+    let mut placed = 0;
+    for part in parse(template)? {
+        let (operator, name) = match part {
+            Part::Literal(literal) => {
+                text.push_str(literal);
+                continue;
+            }
+            Part::Segment(name) => ("", name),
+            Part::Anything(expression) => {
+                let name = expression.trim_start_matches(['+', '#', '/', '.', '?', '&', ';']);
+                expression.split_at(expression.len() - name.len())
+            }
+        };
+        let Some((_, value)) = values.iter().find(|(known, _)| *known == name) else {
+            if values.iter().any(|(known, _)| name.split([',', ':', '*']).any(|part| part == *known)) {
+                return None;
+            }
+            let _ = write!(text, "{{{operator}{name}}}");
+            continue;
+        };
+        placed += 1;
+        let _ = match operator {
+            "" => write!(text, "{}", encoded(value)),
+            "+" => write!(text, "{value}"),
+            "#" => write!(text, "#{value}"),
+            "/" | "." => write!(text, "{operator}{}", encoded(value)),
+            "?" | "&" | ";" => write!(text, "{operator}{name}={}", encoded(value)),
+            _ => return None,
+        };
+    }
+    (placed == values.len()).then_some(text)
+}
+
+/// A value with everything but unreserved characters percent-encoded.
+fn encoded(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => text.push(byte.into()),
+            // Writing to a string cannot fail.
+            byte => drop(write!(text, "%{byte:02X}")),
+        }
+    }
+    text
 }
 
 /// A template of ours.
@@ -162,6 +213,29 @@ fn decoded(part: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// ACC-3: a completed value is judged by the URI that it makes.
+    #[test]
+    fn values_take_their_places() {
+        #[track_caller]
+        fn check(template: &str, values: &[(&str, &str)], expected: Option<&str>) {
+            assert_eq!(expanded(template, values).as_deref(), expected, "{template}");
+        }
+        check("file:///{a}/{b}", &[("a", "x y")], Some("file:///x%20y/{b}"));
+        check("file:///{a}/{b}", &[("a", "x"), ("b", "../z")], Some("file:///x/..%2Fz"));
+        check("file:///{+path}", &[("path", "a/b")], Some("file:///a/b"));
+        check(
+            "a://h{/p}{.e}{?q}{&r}{#f}",
+            &[("p", "1"), ("q", "2"), ("f", "3")],
+            Some("a://h/1{.e}?q=2{&r}#3"),
+        );
+        check("file:///{a}", &[("b", "x")], None);
+        check("file:///{a}", &[("a", "x"), ("b", "y")], None);
+        check("file:///{a,b}", &[("a", "x")], None);
+        check("file:///{+a:3}", &[("a", "x")], None);
+        check("file:///{a*}", &[("a", "x")], None);
+        check("file:///{", &[("a", "x")], None);
+    }
 
     #[test]
     fn what_a_template_may_stand_for() {

@@ -13,6 +13,7 @@ mod time_limit;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bridgehead_call::{AuditSink, Clock, CorrelationId};
@@ -48,6 +49,8 @@ pub(crate) struct Call<'a> {
     pub(crate) progress: Option<ProgressSink>,
     /// The time that the embedding program gives it.
     pub(crate) time: Option<Arc<TimeLimit>>,
+    /// How often servers got it, whatever they answered.
+    pub(crate) sends: AtomicU32,
 }
 
 impl<'a> Call<'a> {
@@ -67,7 +70,18 @@ impl<'a> Call<'a> {
         correlation: CorrelationId,
         progress: Option<ProgressSink>,
     ) -> Self {
-        Self { caller, request, began: Instant::now(), correlation, trace: None, progress, time: None }
+        let began = Instant::now();
+        let sends = AtomicU32::new(0);
+        Self { caller, request, began, correlation, trace: None, progress, time: None, sends }
+    }
+
+    /// Notes how often a server got the request.
+    pub(crate) fn reached(&self, sends: u32) {
+        self.sends.fetch_add(sends, Ordering::Relaxed);
+    }
+
+    fn sends(&self) -> u32 {
+        self.sends.load(Ordering::Relaxed)
     }
 }
 
@@ -153,9 +167,18 @@ impl Gate {
             }
             Err(refused) => refused,
         };
-        if matches!(&outcome, Outcome::Failed(error) if !error.may_have_run) {
-            let _ = allowance.as_mut().map(|allowance| allowance.runs(false));
-            record.refunded();
+        // A server may run a call and answer as if it had not. So whatever it answers, it got the call.
+        match (&outcome, call.sends()) {
+            (Outcome::Failed(error), 0) if !error.may_have_run => {
+                let _ = allowance.as_mut().map(|allowance| allowance.runs(false));
+                record.refunded();
+            }
+            (_, 2..) => {
+                let again = call.sends() - 1;
+                let _ = allowance.as_mut().map(|allowance| allowance.runs_again(again));
+                record.charged_again(again);
+            }
+            _ => {}
         }
         debug_span!("audit_exit").in_scope(|| record.exit(outcome))
     }

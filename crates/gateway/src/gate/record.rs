@@ -50,6 +50,8 @@ struct Open {
     denied: Option<String>,
     /// Whether its charge is given back.
     refunded: bool,
+    /// How often it is charged again, because it was sent again.
+    again: u32,
 }
 
 /// The progress of the enter event.
@@ -90,6 +92,7 @@ impl CallRecord {
                 queued: Duration::ZERO,
                 denied: subject.denied().map(str::to_owned),
                 refunded: false,
+                again: 0,
             }),
         };
         if let Some(open) = &record.open {
@@ -117,6 +120,13 @@ impl CallRecord {
     pub(super) fn refunded(&mut self) {
         if let Some(open) = &mut self.open {
             open.refunded = open.call.about.cost.is_some();
+        }
+    }
+
+    /// Notes that the call was sent again so often, and is charged each time.
+    pub(super) fn charged_again(&mut self, times: u32) {
+        if let Some(open) = &mut self.open {
+            open.again = times;
         }
     }
 
@@ -208,6 +218,10 @@ impl Open {
         let entered = self.entered.unwrap_or(now);
         let exit = Exit::new(&self.call, entered, now, ending).after_waiting(self.queued);
         let exit = if self.refunded { exit.refunding() } else { exit };
+        let exit = match self.call.about.cost {
+            Some(cost) if self.again > 0 => exit.charging(cost.saturating_mul(u64::from(self.again))),
+            _ => exit,
+        };
         self.signals.emit(&Signal::CallEnded(CallEnded {
             call: &self.call,
             arguments: &self.arguments,

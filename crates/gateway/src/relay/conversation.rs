@@ -94,6 +94,9 @@ impl Conversation<'_, '_> {
                     Err(_) => return Err(self.timed_out()),
                 }
             };
+            if event.is_last() {
+                relayed.call.reached(exchange.sends());
+            }
             match event {
                 Event::Progress(params) => self.progress.forward(relayed, &params),
                 Event::Log(params) => self.log(level, &params),

@@ -1,17 +1,19 @@
 //! `completion/complete`: asks the server of a prompt or a resource to complete an argument. Rust prompts and
-//! resources complete nothing.
+//! resources complete nothing. A value is shown only to who may read a resource that it makes.
 
 use std::sync::Arc;
 
 use bridgehead_wire::{Object, Raw, RpcError, Spliced, code};
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{Keep, named, said, told};
-use crate::access::Action;
+use crate::access::{Action, Decide, Decision, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::ResourceOwner;
 use crate::catalog::items::{Entry, ItemTarget, Owner};
+use crate::catalog::template::expanded;
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::{Gateway, Inner};
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
@@ -194,6 +196,71 @@ impl Subject for WantedCompletion<'_> {
             headers: &[],
             repeatable: true,
         };
-        gate.relay(&RelayedRequest { call, target }, &owner, record).await
+        let outcome = gate.relay(&RelayedRequest { call, target }, &owner, record).await;
+        match &gate.authorizer {
+            Some(authorizer) if found.kind == "resource" => {
+                let decide = authorizer.decide_for(&call.caller.principal);
+                let completing = Completing::read(self.request);
+                admitted(outcome, |value| {
+                    completing.as_ref().is_some_and(|completing| {
+                        completing.may_read(&*decide, (&*owner.server, &found.own), value)
+                    })
+                })
+            }
+            _ => outcome,
+        }
     }
+}
+
+/// The argument of a template that is completed, and the values of others.
+struct Completing {
+    name: String,
+    others: Vec<(String, String)>,
+}
+
+impl Completing {
+    fn read(request: &ClientRequest) -> Option<Self> {
+        let name = Object::parse(&request.params.get("argument")?).ok()?.text("name")?.into_owned();
+        let known = request.params.get("context").and_then(|context| Object::parse(&context).ok());
+        let known = known.and_then(|context| Object::parse(&context.get("arguments")?).ok());
+        let known = known.as_ref().map(|arguments| arguments.members().collect()).unwrap_or_default();
+        let known: Vec<(String, Raw)> = known;
+        let others = known.into_iter().filter(|(other, _)| *other != name);
+        Some(Self {
+            others: others.filter_map(|(other, value)| Some((other, value.to_text()?))).collect(),
+            name,
+        })
+    }
+
+    /// Whether some resource of the template with this value may be read. The rules are asked about URIs, so a value that
+    /// makes none is not shown.
+    fn may_read(&self, decide: &Decide<'_>, (server, template): (&str, &str), value: &str) -> bool {
+        let others = self.others.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        // A value of a variable that the template does not have cannot matter.
+        let others = others.filter(|other| expanded(template, &[*other]).is_some());
+        let values: Vec<_> = others.chain([(self.name.as_str(), value)]).collect();
+        let Some(uri) = expanded(template, &values) else { return false };
+        let action = if uri.contains('{') { Action::ReadSome } else { Action::Read };
+        decide(action, Thing { server: Some(server), name: &uri, read_only: true }) != Decision::Deny
+    }
+}
+
+/// A completion without the values that its principal may not know. If one is missing, nothing tells how many there were.
+fn admitted(outcome: Outcome, may_know: impl Fn(&str) -> bool) -> Outcome {
+    #[derive(Deserialize)]
+    struct Answer {
+        completion: Values,
+    }
+    #[derive(Deserialize)]
+    struct Values {
+        values: Vec<String>,
+    }
+    let Outcome::Result(result, reply) = outcome else { return outcome };
+    let all = result.decode::<Answer>().map(|answer| answer.completion.values).unwrap_or_default();
+    let known: Vec<&String> = all.iter().filter(|value| may_know(value)).collect();
+    if !all.is_empty() && known.len() == all.len() {
+        return Outcome::Result(result, reply);
+    }
+    let known = Raw::encode(&json!({"completion": {"values": known}}));
+    read(known, Input::Refused).unwrap_or_else(Outcome::Failed)
 }

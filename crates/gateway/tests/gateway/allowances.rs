@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bridgehead_call::{AuditError, AuditSink, Enter, EnterFuture, Exit, Ticket};
 use bridgehead_config::Queue;
-use bridgehead_gateway::{Account, Allowance, Charge, GatewayError, Limited, Limiter, NativeTool, Principal};
+use bridgehead_gateway::{
+    Account, Allowance, Charge, Correction, GatewayError, Limited, Limiter, NativeTool, Principal,
+};
 use bridgehead_testkit::{Behaviour, Mock, Recorder, Tool};
 use bridgehead_wire::{Code, Revision};
 use parking_lot::Mutex;
@@ -84,14 +86,15 @@ async fn a_request_takes_from_what_its_principal_may_do() {
     fixture.end().await;
 }
 
-/// Charges 2 for each call, and keeps how each was settled: the cost that was given back.
+/// Charges 2 for each call, and keeps how each was settled: what was taken besides, or given back.
 #[derive(Default)]
-struct Charges(Mutex<Vec<Option<u64>>>);
+struct Charges(Mutex<Vec<Option<i64>>>);
 
 impl Account for Charges {
-    fn settle(&self, marks: Option<&[u64]>, refund: Option<&Charge>) {
+    fn settle(&self, marks: Option<&[u64]>, correction: Option<Correction<'_>>) {
         assert_eq!(marks, Some(&[9][..]));
-        self.0.lock().push(refund.map(|charge| charge.cost));
+        let taken = correction.map(|correction| correction.charge.cost.cast_signed() * correction.times);
+        self.0.lock().push(taken);
     }
 }
 
@@ -104,8 +107,8 @@ impl Limiter for Charging {
     }
 }
 
-/// ACC-5: what a call costs is in its enter event. A call that provably did not run gets it back, and its exit says so; one
-/// that failed, panicked or was cancelled after it was sent does not.
+/// ACC-5: what a call costs is in its enter event. A call that no server got gets it back, and its exit says so; one that
+/// was refused by its server, failed, panicked or was cancelled after it was sent does not.
 #[tokio::test]
 async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
     let account = Arc::new(Charges::default());
@@ -113,6 +116,7 @@ async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
     let schema = r#"{"type":"object","properties":{"n":{"type":"integer"}}}"#;
     let mock = Mock::legacy()
         .tool("hang", Behaviour::HangUntilCancelled)
+        .tool("liar", Behaviour::error(-32022, "I speak no such version"))
         .full_tool(Tool::new("say", Behaviour::Text("said".to_owned())).input_schema(schema));
     let panics =
         NativeTool::new("panics", "", json!({"type": "object"}), |_, _| async { panic!("in a tool") });
@@ -134,35 +138,39 @@ async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
         )
     };
     let spent = |refunded| (Some(2), Some(Arc::<str>::from("a b")), refunded);
-    let expect = |(cost, budgets, refunded): (_, _, bool), settled: Option<u64>| {
+    let expect = |(cost, budgets, refunded): (_, _, bool), settled: Option<i64>| {
         assert_eq!(last(), (cost, budgets, refunded, Some(settled)));
     };
 
     fixture.call("say", json!({})).await.unwrap();
     expect(spent(false), None);
     fixture.call("say", json!({"n": "no number"})).await.unwrap();
-    expect((None, None, false), Some(2));
+    expect((None, None, false), Some(-2));
     fixture.call("unknown", json!({})).await.unwrap_err();
-    expect((None, None, false), Some(2));
+    expect((None, None, false), Some(-2));
     fixture.call("panics", json!({})).await.unwrap();
+    expect(spent(false), None);
+    // A server that got the call may have run it, whatever it answers.
+    let refused = fixture.call("liar", json!({})).await.unwrap_err();
+    assert_eq!(refused["data"]["mayHaveRun"], false, "{refused}");
     expect(spent(false), None);
     {
         let hanging = fixture.call("hang", json!({}));
         tokio::pin!(hanging);
         tokio::select! {
             outcome = &mut hanging => panic!("it hangs: {outcome:?}"),
-            () = until(|| fixture.recorder.enters().len() == 5) => {}
+            () = until(|| fixture.recorder.enters().len() == 6) => {}
         }
         let refused = fixture.call("say", json!({})).await.unwrap_err();
         assert_eq!(refused["data"]["mayHaveRun"], false, "{refused}");
-        expect(spent(true), Some(2));
+        expect(spent(true), Some(-2));
     }
-    until(|| fixture.recorder.exits().len() == 6).await;
+    until(|| fixture.recorder.exits().len() == 7).await;
     expect(spent(false), None);
     fixture.recorder.fail_enter(true);
     fixture.call("say", json!({})).await.unwrap_err();
-    assert_eq!(account.0.lock().last(), Some(&Some(2)), "a call that could not be recorded did not run");
-    assert_eq!(account.0.lock().len(), 7, "each is settled once");
+    assert_eq!(account.0.lock().last(), Some(&Some(-2)), "a call that could not be recorded did not run");
+    assert_eq!(account.0.lock().len(), 8, "each is settled once");
     fixture.end_unpaired().await;
 }
 
@@ -209,7 +217,7 @@ async fn a_call_that_is_cancelled_while_it_is_recorded_costs_nothing() {
             asked = asked.acquire() => asked.unwrap().forget(),
         }
     }
-    assert_eq!(*account.0.lock(), [Some(2)]);
+    assert_eq!(*account.0.lock(), [Some(-2)]);
     enters.add_permits(1);
     until(|| kept.exits().len() == 1).await;
     assert_eq!((kept.enters()[0].call().about.cost, kept.exits()[0].refunded()), (Some(2), true));

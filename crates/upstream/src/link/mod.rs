@@ -88,7 +88,7 @@ pub enum Event {
 
 impl Event {
     /// Whether this is the last event.
-    pub(crate) const fn is_last(&self) -> bool {
+    pub const fn is_last(&self) -> bool {
         matches!(self, Self::Answer(_) | Self::Lost(_))
     }
 }
@@ -422,6 +422,14 @@ impl Exchange {
         match &self.0 {
             ExchangeKind::Stream(exchange) => exchange.was_sent(),
             ExchangeKind::Http(exchange) => exchange.was_sent(),
+        }
+    }
+
+    /// How often the server got the request, whatever it answered: over HTTP it may have asked to send it again.
+    pub fn sends(&self) -> u32 {
+        match &self.0 {
+            ExchangeKind::Stream(exchange) => u32::from(exchange.was_sent()),
+            ExchangeKind::Http(exchange) => exchange.sends(),
         }
     }
 

@@ -85,6 +85,10 @@ pub(crate) mod http {
             match self.0 {}
         }
 
+        pub(crate) fn sends(&self) -> u32 {
+            match self.0 {}
+        }
+
         pub(crate) fn put_off(&self) -> Option<LinkError> {
             match self.0 {}
         }

@@ -4,6 +4,7 @@
 //! it is prepared again, and checking that takes one pointer comparison.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bridgehead_config::{Proxy, Remote as Settings, Url};
 use bridgehead_wire::Revision;
@@ -50,7 +51,7 @@ pub(super) enum Speech {
 /// A request before it is written, independent of credentials and redirects.
 pub(super) enum Draft {
     /// A message, with the parts that are repeated in headers.
-    Message { mirrored: Option<Mirrored>, body: Bytes },
+    Message { mirrored: Option<Mirrored>, body: Bytes, sends: AtomicU32 },
     /// Opens an event stream, from where the last one broke off.
     Stream { last_id: Option<HeaderValue> },
     /// Ends the session.
@@ -65,6 +66,25 @@ impl fmt::Debug for Dialect {
 }
 
 impl Draft {
+    pub(super) const fn message(mirrored: Option<Mirrored>, body: Bytes) -> Self {
+        Self::Message { mirrored, body, sends: AtomicU32::new(0) }
+    }
+
+    /// Notes that the server got the message once more, whatever it answered.
+    pub(super) fn reached(&self) {
+        if let Self::Message { sends, .. } = self {
+            sends.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often the server got the message.
+    pub(super) fn sends(&self) -> u32 {
+        match self {
+            Self::Message { sends, .. } => sends.load(Ordering::Relaxed),
+            Self::Stream { .. } | Self::End => 0,
+        }
+    }
+
     pub(super) fn stream(last_id: Option<&str>) -> Self {
         Self::Stream { last_id: last_id.and_then(|id| HeaderValue::from_str(id).ok()) }
     }
@@ -160,7 +180,7 @@ impl Dialect {
     /// A request as bytes.
     pub(super) fn write(&self, draft: &Draft) -> Request {
         match draft {
-            Draft::Message { mirrored, body } => self.post(mirrored.as_ref(), body),
+            Draft::Message { mirrored, body, .. } => self.post(mirrored.as_ref(), body),
             Draft::Stream { last_id } => {
                 let mut headers = self.headers.clone();
                 headers.insert(header::ACCEPT, EVENTS);

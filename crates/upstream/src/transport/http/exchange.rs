@@ -143,6 +143,10 @@ impl HttpExchange {
         self.sent && self.put_off().is_none()
     }
 
+    pub(crate) fn sends(&self) -> u32 {
+        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.draft.sends())
+    }
+
     /// Why nothing was sent yet, if the server asked us to wait.
     pub(crate) fn put_off(&self) -> Option<LinkError> {
         let left = self.put_off?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
@@ -161,7 +165,7 @@ impl HttpExchange {
         let mut body = BytesMut::new();
         request(&mut body, self.id, method.as_str(), params);
         let mirrored = (speech == Speech::Modern).then(|| Mirrored::new(method, mirror));
-        let draft = Arc::new(Draft::Message { mirrored, body: body.freeze() });
+        let draft = Arc::new(Draft::message(mirrored, body.freeze()));
         self.outgoing = Some(Outgoing { speech, in_session, draft });
         if let Some(slot) = self.slot.as_ref().filter(|_| !self.abilities.is_none()) {
             slot.can_answer(self.abilities);

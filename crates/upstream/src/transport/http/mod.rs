@@ -140,7 +140,7 @@ impl Remote {
     /// Sends a message that has no answer.
     async fn tell(&self, what: &str, body: Bytes) {
         let mirrored = self.is_modern().then(|| Mirrored::told(what));
-        let draft = Draft::Message { mirrored, body };
+        let draft = Draft::message(mirrored, body);
         match tokio::time::timeout(ACCEPT_TIMEOUT, self.exchange(&draft)).await {
             Ok(Ok((head, wire))) => {
                 if !head.status.is_success() {
@@ -174,7 +174,11 @@ impl Remote {
             if let Some(to) = &moved {
                 request = request.to(&target(to, is_carried(to, self.proxy.as_ref())));
             }
-            let (head, wire) = self.exchange_once(&request, &mut sent).await?;
+            let answered = self.exchange_once(&request, &mut sent).await;
+            if !matches!(answered, Err(Failure::Unsent(_))) {
+                draft.reached();
+            }
+            let (head, wire) = answered?;
             if head.status.is_success() {
                 return Ok((head, wire));
             }
@@ -304,7 +308,7 @@ mod tests {
         let mut settings = Settings::new("http://h/mcp".parse().unwrap());
         settings.headers.insert("Authorization".to_owned(), Secret::new("hunter2"));
         let remote = Remote::new("s", &settings, Arc::new(ConfiguredHeaders::of(&settings)), 1 << 20);
-        let draft = Draft::Message { mirrored: None, body: Bytes::from_static(b"{}") };
+        let draft = Draft::message(None, Bytes::from_static(b"{}"));
         let sizes = [3, 9].map(|length| remote.write(&draft, &presented(&"x".repeat(length))).len());
         assert_eq!(sizes[1] - sizes[0], 6, "the value is on the request");
 
