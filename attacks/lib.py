@@ -425,3 +425,70 @@ def serve(tools=None, **more):
     if is_server():
         Server(tools, **more).run()
         os._exit(0)
+
+
+# ------------------------------------------------------------------------------------------------------ an issuer
+
+
+class Issuer(contextlib.AbstractContextManager):
+    """An issuer of opaque tokens on loopback. `tokens` maps each good token to its user. It counts what it is asked."""
+
+    def __init__(self, tokens, secret="s3cret-of-the-client", delay=0.0):
+        import http.server
+
+        self.tokens, self.secret, self.delay, self.asked = dict(tokens), secret, delay, []
+        issuer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def reply(self, status, value):
+                body = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self):
+                self.reply(200, {
+                    "issuer": issuer.url, "introspection_endpoint": issuer.url + "/introspect",
+                    "jwks_uri": issuer.url + "/jwks", "authorization_endpoint": issuer.url + "/authorize",
+                    "token_endpoint": issuer.url + "/token", "keys": [],
+                })
+
+            def do_POST(self):
+                import urllib.parse
+
+                asked = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+                token = urllib.parse.parse_qs(asked).get("token", [""])[0]
+                issuer.asked.append(token)
+                time.sleep(issuer.delay)
+                basic = "Basic " + base64.b64encode(f"gateway:{issuer.secret}".encode()).decode()
+                if self.headers.get("Authorization") != basic:
+                    return self.reply(401, {"error": "invalid_client"})
+                user = issuer.tokens.get(token)
+                claims = {"iss": issuer.url, "sub": user, "aud": AUDIENCE, "exp": int(time.time()) + 3600}
+                self.reply(200, {"active": True, **claims} if user else {"active": False})
+
+            def log_message(self, *_arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def config(self, secret="${file:secret}"):
+        """The tables of a configuration that admit its tokens; the client's secret is in the file `secret`."""
+        return (
+            f'[auth]\npublic_url = "{AUDIENCE}"\n\n[auth.issuers.corp]\nissuer = "{self.url}"\n\n'
+            f'[auth.issuers.corp.introspection]\nurl = "{self.url}/introspect"\nclient_id = "gateway"\n'
+            f'client_secret = "{secret}"\n\n'
+        )
+
+    def __exit__(self, *_error):
+        self.server.shutdown()
+        return False
+
+
+AUDIENCE = "https://mcp.example.com/mcp"
