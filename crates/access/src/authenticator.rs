@@ -3,8 +3,8 @@
 //!
 //! The form of a credential decides its kind, and a kind that refuses it is the last word: no other one is tried. A credential is
 //! read from the one `Authorization` header and nowhere else. What must stay true: a known credential costs one hash and one
-//! look-up; an unknown one counts against its address before any work is done for it; a request that came through a proxy is
-//! never that of the local user.
+//! look-up, and passes whatever others do at its address; an address whose wrong credentials are used up is refused before any work
+//! is done for it; a request that came through a proxy is never that of the local user.
 
 mod challenge;
 mod failures;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bridgehead_call::Clock;
-use bridgehead_config::{ApiKey, AuthSettings, ListenerAuth, StepUp, TrustedProxy};
+use bridgehead_config::{ApiKey, AuthSettings, ListenerAuth, Secret, StepUp, TrustedProxy};
 use bridgehead_front::{
     Authenticating, Authenticator, LocalUser, Peer, PeerUser, Refusal, Token, bearer_token,
 };
@@ -154,7 +154,18 @@ impl AcceptedCredentials {
                 self.failures.take(self.clock.monotonic()).into_iter().for_each(&report);
             }
         };
-        tokio::join!(watching, refreshing, reporting);
+        let rechecking = async {
+            if self.issuers.is_empty() {
+                return;
+            }
+            let mut ticks = interval(TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                self.issuers.recheck_open().await;
+            }
+        };
+        tokio::join!(watching, refreshing, rechecking, reporting);
     }
 
     /// The failed sign-ins that [`run`](Self::run) has not reported yet: those of the last minute, for a gateway that stops.
@@ -198,28 +209,39 @@ impl AcceptedCredentials {
         }
         let text = std::str::from_utf8(shown).ok().filter(|text| text.len() <= LONGEST_TOKEN);
         let Some(text) = text.filter(|_| !self.issuers.is_empty()) else {
-            let reason = "the credential is not known here";
-            return Either::Left(ready(Err(self
-                .counted(origin)
-                .err()
-                .unwrap_or_else(|| self.invalid(origin, reason)))));
+            return Either::Left(ready(Err(self.unknown(origin, "the credential is not known here"))));
         };
         let digest = keys::digest(shown);
         if let Some(verdict) = self.issuers.known(&digest, self.clock.now()) {
             return Either::Left(ready(self.decided(verdict, origin)));
         }
-        if let Err(refusal) = self.counted(origin) {
+        let is_stranger = !self.issuers.was_good(&digest, self.clock.now());
+        if let Some(refusal) = is_stranger.then(|| self.admitted(origin).err()).flatten() {
             return Either::Left(ready(Err(refusal)));
         }
         Either::Right(Box::pin(async move {
-            match self.issuers.check(text, digest).await {
+            let _turn = match is_stranger {
+                true => self.throttle.turn(origin, self.clock.monotonic()).await,
+                false => None,
+            };
+            if is_stranger {
+                // Others may have shown the same token, or failed, while this one waited.
+                if let Some(verdict) = self.issuers.known(&digest, self.clock.now()) {
+                    return self.decided(verdict, origin);
+                }
+                self.admitted(origin)?;
+            }
+            match self.issuers.check(Secret::new(text), digest).await {
                 Ok(verdict) => {
-                    if !matches!(verdict, Verdict::Inactive) {
-                        self.throttle.forgive(origin);
+                    if matches!(verdict, Verdict::Inactive) {
+                        self.throttle.fail(origin, self.clock.monotonic());
                     }
                     self.decided(verdict, origin)
                 }
-                Err(TokenError::Invalid(reason)) => Err(self.invalid(origin, reason)),
+                Err(TokenError::Invalid(reason)) => {
+                    self.throttle.fail(origin, self.clock.monotonic());
+                    Err(self.invalid(origin, reason))
+                }
                 Err(TokenError::Unavailable) => Err(Refusal::new(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "the issuer of the token does not answer, so the token cannot be checked now",
@@ -235,10 +257,9 @@ impl AcceptedCredentials {
             Lookup::Valid(principal) => Ok(principal),
             Lookup::Expired => Err(self.invalid(origin, "the key has expired")),
             Lookup::Unknown => {
-                self.counted(origin)?;
                 let reason = keys::check(shown).err().map(|error| error.to_string().into());
                 Err(self
-                    .invalid(origin, reason.unwrap_or(Cow::Borrowed("the key is not known, or was revoked"))))
+                    .unknown(origin, reason.unwrap_or(Cow::Borrowed("the key is not known, or was revoked"))))
             }
         }
     }
@@ -290,10 +311,19 @@ impl AcceptedCredentials {
         Refusal::new(StatusCode::UNAUTHORIZED, reason).challenging(self.challenges.load().invalid.clone())
     }
 
-    /// Counts an unknown credential, before any work is done for it.
-    fn counted(&self, origin: Origin) -> Result<(), Refusal> {
+    /// Counts an unknown credential, and refuses it.
+    fn unknown(&self, origin: Origin, reason: impl Into<Cow<'static, str>>) -> Refusal {
+        if let Err(refusal) = self.admitted(origin) {
+            return refusal;
+        }
+        self.throttle.fail(origin, self.clock.monotonic());
+        self.invalid(origin, reason)
+    }
+
+    /// Refuses an address that has shown too many wrong credentials, before any work is done for it.
+    fn admitted(&self, origin: Origin) -> Result<(), Refusal> {
         let now = self.clock.monotonic();
-        self.throttle.count(origin, now).map_err(|wait| {
+        self.throttle.admit(origin, now).map_err(|wait| {
             let reason = "this address has shown too many unknown credentials; try again later";
             self.failures.count(origin, reason, now);
             Refusal::new(StatusCode::TOO_MANY_REQUESTS, reason).retrying(wait)

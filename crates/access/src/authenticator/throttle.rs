@@ -1,20 +1,25 @@
-//! Slows down an address that shows unknown credentials.
+//! Slows down an address that shows wrong credentials.
 //!
-//! Only attempts count that need work: a key or a token that is not known. They count before the work is done, and an attempt
-//! whose credential proves good is given back, so that many users behind one address can sign in. The table is bounded; when it is
-//! full, the address that has been quiet the longest is forgotten.
+//! Failures count, requests do not: many users behind one address can sign in at once. An address whose failures are used up is
+//! refused before any work is done for it. What an address may have checked at the same time is bounded, so that it cannot fail
+//! more often before the first failure counts; further checks wait for their turn. The table is bounded; when it is full, the
+//! address that has been quiet the longest is forgotten.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many attempts an address has at once, and how soon it gets another one: 10 in a minute.
+/// How many failures an address has at once, and how soon it gets another one: 10 in a minute.
 const BURST: u32 = 10;
 const EACH: Duration = Duration::from_secs(6);
 /// How many addresses are remembered.
 const MOST: usize = 4096;
+/// How many credentials of an address are checked at the same time.
+const CHECKS: usize = 4;
 
 /// Whom an attempt counts against: an IPv4 address, the first half of an IPv6 address, or everybody on Unix sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,44 +53,71 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// The attempts of all addresses. Each is one time (GCRA): when the address would have all its attempts again.
+/// What all addresses have done.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle(Mutex<HashMap<Origin, Duration>>);
+pub(crate) struct Throttle(Mutex<HashMap<Origin, Known>>);
+
+/// What is known of an address.
+#[derive(Debug)]
+struct Known {
+    /// When the address would have all its failures again (GCRA).
+    full_at: Duration,
+    checks: Arc<Semaphore>,
+}
+
+impl Known {
+    /// How long the address has to wait until it may fail once more.
+    fn wait(&self, now: Duration) -> Duration {
+        (self.full_at.max(now) + EACH).saturating_sub(now + EACH * BURST)
+    }
+
+    /// Whether forgetting the address would change nothing.
+    fn is_quiet(&self, now: Duration) -> bool {
+        self.full_at <= now && self.checks.available_permits() == CHECKS
+    }
+}
 
 impl Throttle {
-    /// Counts an attempt. `now` is on the monotonic clock.
+    /// Whether the address may show another credential. `now` is on the monotonic clock.
     ///
     /// # Errors
     /// How long the address has to wait.
-    pub(crate) fn count(&self, origin: Origin, now: Duration) -> Result<(), Duration> {
-        let mut table = self.0.lock();
-        if table.len() >= MOST && !table.contains_key(&origin) {
-            table.retain(|_, full_at| *full_at > now);
-        }
-        if table.len() >= MOST && !table.contains_key(&origin) {
-            let quiet = table.iter().min_by_key(|(_, full_at)| **full_at).map(|(origin, _)| *origin);
-            quiet.and_then(|quiet| table.remove(&quiet));
-        }
-        let full_at = table.entry(origin).or_insert(now);
-        let next = (*full_at).max(now) + EACH;
-        let wait = next.saturating_sub(now + EACH * BURST);
-        if wait > Duration::ZERO {
-            return Err(wait);
-        }
-        *full_at = next;
-        Ok(())
+    pub(crate) fn admit(&self, origin: Origin, now: Duration) -> Result<(), Duration> {
+        let wait = self.0.lock().get(&origin).map_or(Duration::ZERO, |known| known.wait(now));
+        if wait.is_zero() { Ok(()) } else { Err(wait) }
     }
 
-    /// Gives an attempt back: its credential was good.
-    pub(crate) fn forgive(&self, origin: Origin) {
-        if let Some(full_at) = self.0.lock().get_mut(&origin) {
-            *full_at = full_at.saturating_sub(EACH);
+    /// Waits until a credential of the address may be checked, in the order of asking.
+    pub(crate) async fn turn(&self, origin: Origin, now: Duration) -> Option<OwnedSemaphorePermit> {
+        let checks = Arc::clone(&Self::known(&mut self.0.lock(), origin, now).checks);
+        checks.acquire_owned().await.ok()
+    }
+
+    /// Counts a failure.
+    pub(crate) fn fail(&self, origin: Origin, now: Duration) {
+        let mut table = self.0.lock();
+        let known = Self::known(&mut table, origin, now);
+        // Checks that were under way may fail after the last one that is allowed. They count too, within bounds.
+        known.full_at = (known.full_at.max(now) + EACH).min(now + EACH * (BURST + CHECKS as u32));
+    }
+
+    fn known(table: &mut HashMap<Origin, Known>, origin: Origin, now: Duration) -> &mut Known {
+        if table.len() >= MOST && !table.contains_key(&origin) {
+            table.retain(|_, known| !known.is_quiet(now));
         }
+        if table.len() >= MOST && !table.contains_key(&origin) {
+            let quiet = table.iter().min_by_key(|(_, known)| known.full_at).map(|(origin, _)| *origin);
+            quiet.and_then(|quiet| table.remove(&quiet));
+        }
+        let new = || Known { full_at: now, checks: Arc::new(Semaphore::new(CHECKS)) };
+        table.entry(origin).or_insert_with(new)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn of(address: &str) -> Origin {
@@ -96,25 +128,53 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// ACC-2: ten attempts in a minute, then one every six seconds; other addresses are not concerned.
+    /// Shows a wrong credential.
+    fn fail(throttle: &Throttle, origin: Origin, now: Duration) -> Result<(), Duration> {
+        throttle.admit(origin, now).inspect(|()| throttle.fail(origin, now))
+    }
+
+    /// ACC-2: ten failures in a minute, then one every six seconds; other addresses are not concerned, and what does not fail
+    /// costs nothing.
     #[test]
     fn an_address_is_slowed_down() {
         let throttle = Throttle::default();
         let eve = of("192.0.2.1");
         for attempt in 0..10 {
-            assert_eq!(throttle.count(eve, second(100)), Ok(()), "{attempt}");
+            assert_eq!(fail(&throttle, eve, second(100)), Ok(()), "{attempt}");
         }
-        assert_eq!(throttle.count(eve, second(100)), Err(second(6)));
-        assert_eq!(throttle.count(eve, second(101)), Err(second(5)));
-        assert_eq!(throttle.count(of("192.0.2.2"), second(101)), Ok(()));
-        assert_eq!(throttle.count(eve, second(106)), Ok(()));
-        assert!(throttle.count(eve, second(106)).is_err());
-        throttle.forgive(eve);
-        assert_eq!(throttle.count(eve, second(106)), Ok(()), "a good credential costs nothing");
+        assert_eq!(throttle.admit(eve, second(100)), Err(second(6)));
+        assert_eq!(throttle.admit(eve, second(101)), Err(second(5)));
+        assert_eq!(throttle.admit(of("192.0.2.2"), second(101)), Ok(()));
+        for _ in 0..30 {
+            assert_eq!(throttle.admit(eve, second(106)), Ok(()), "what does not fail costs nothing");
+        }
+        assert_eq!(fail(&throttle, eve, second(106)), Ok(()));
+        assert_eq!(throttle.admit(eve, second(106)), Err(second(6)));
         for attempt in 0..10 {
-            assert_eq!(throttle.count(eve, second(200)), Ok(()), "{attempt}");
+            assert_eq!(fail(&throttle, eve, second(200)), Ok(()), "{attempt}");
         }
-        assert!(throttle.count(eve, second(200)).is_err());
+        for _ in 0..100 {
+            throttle.fail(eve, second(200));
+        }
+        assert_eq!(
+            throttle.admit(eve, second(200)),
+            Err(second(30)),
+            "what was under way counts within bounds"
+        );
+    }
+
+    /// ACC-2: an address has a few checks under way at the same time; others do not wait for them.
+    #[tokio::test]
+    async fn checks_of_an_address_take_turns() {
+        let throttle = Throttle::default();
+        let (eve, ada) = (of("192.0.2.1"), of("192.0.2.2"));
+        let turns = futures_util::future::join_all((0..CHECKS).map(|_| throttle.turn(eve, second(1)))).await;
+        assert!(turns.iter().all(Option::is_some));
+        let waiting = throttle.turn(eve, second(1)).now_or_never();
+        assert!(waiting.is_none(), "one more waits");
+        assert!(throttle.turn(ada, second(1)).now_or_never().is_some());
+        drop(turns);
+        assert!(throttle.turn(eve, second(1)).now_or_never().is_some());
     }
 
     /// ACC-2: an IPv6 address counts as its network, and an IPv4 address in IPv6 form as itself.
@@ -136,14 +196,14 @@ mod tests {
     fn the_table_is_bounded() {
         let throttle = Throttle::default();
         let eve = of("192.0.2.1");
-        while throttle.count(eve, second(100)).is_ok() {}
+        while fail(&throttle, eve, second(100)).is_ok() {}
         let many = |number: u32| Origin::of(Some(IpAddr::from(number.to_be_bytes())));
         for number in 0..2 * u32::try_from(MOST).unwrap() {
-            assert_eq!(throttle.count(many(number), second(101)), Ok(()));
+            assert_eq!(fail(&throttle, many(number), second(101)), Ok(()));
         }
         assert_eq!(throttle.0.lock().len(), MOST);
-        assert!(throttle.count(eve, second(101)).is_err(), "a busy address is not forgotten");
-        throttle.count(many(1 << 30), second(1000)).unwrap();
+        assert!(throttle.admit(eve, second(101)).is_err(), "a busy address is not forgotten");
+        fail(&throttle, many(1 << 30), second(1000)).unwrap();
         assert_eq!(throttle.0.lock().len(), 1, "quiet addresses are forgotten");
     }
 }

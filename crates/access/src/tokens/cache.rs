@@ -1,12 +1,15 @@
 //! Tokens that were checked, by the SHA-256 of their text.
 //!
 //! Saves the signature check of every request but the first: a known token costs one hash and one look-up. An entry is used for
-//! a few minutes at most, and never beyond the token's own expiry, whatever happens to the clock. The token itself is not kept.
+//! a few minutes at most, and never beyond the token's own expiry, whatever happens to the clock. The text of a token is kept only if
+//! its issuer has to be asked about it again, for as long as its holder has something open.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::Moment;
+use bridgehead_config::Secret;
 use bridgehead_gateway::Principal;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -25,9 +28,9 @@ pub(crate) enum Verdict {
     /// It is good, but lacks scopes that every request needs. Scopes are listed as in a challenge.
     LacksScopes {
         /// All that every request needs.
-        required: std::sync::Arc<str>,
+        required: Arc<str>,
         /// All that it has.
-        held: std::sync::Arc<str>,
+        held: Arc<str>,
     },
     /// The issuer says that it is not good.
     Inactive,
@@ -41,8 +44,37 @@ pub(super) struct Entry {
     pub(super) fresh_until: Duration,
     /// When the token expires.
     pub(super) expires: Timestamp,
+    /// What the holders of the token have in common.
+    pub(super) holders: Holders,
+    /// The token, if its issuer is asked about it again while something is open.
+    pub(super) token: Option<Secret>,
+    /// When to ask again, if the issuer did not answer.
+    pub(super) again: Option<Duration>,
+}
+
+/// What ties together all that was opened with a token, however often it was checked since.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Holders {
     /// Cancelled when the issuer says that the token is no longer good.
     pub(super) revoked: CancellationToken,
+    /// Every principal and every validity of the token has a clone.
+    pub(super) kept: Arc<()>,
+}
+
+impl Entry {
+    /// Whether the token was good when it was checked, and has not expired since.
+    fn was_good(&self, now: Moment) -> bool {
+        !matches!(self.verdict, Verdict::Inactive) && now.wall < self.expires
+    }
+
+    /// Whether anybody but this entry keeps something for the token.
+    fn is_open(&self) -> bool {
+        let (own, is_shared) = match &self.verdict {
+            Verdict::Good(principal) => (2, principal.is_shared()),
+            Verdict::LacksScopes { .. } | Verdict::Inactive => (1, false),
+        };
+        is_shared || Arc::strong_count(&self.holders.kept) > own
+    }
 }
 
 /// The tokens that were checked.
@@ -68,19 +100,47 @@ impl Checked {
         (now.monotonic < entry.fresh_until && now.wall < entry.expires).then(|| entry.verdict.clone())
     }
 
-    /// The switch of a token that was good when it was checked before, so that checking it again keeps what its holder has open.
-    pub(super) fn revoked(&self, digest: &[u8; 32]) -> Option<CancellationToken> {
-        self.shard(digest).lock().get(digest).map(|entry| entry.revoked.clone())
+    /// Whether a token was good when it was last checked, however long ago.
+    pub(super) fn was_good(&self, digest: &[u8; 32], now: Moment) -> bool {
+        self.shard(digest).lock().get(digest).is_some_and(|entry| entry.was_good(now))
+    }
+
+    /// The holders of a token that was checked before, so that checking it again keeps what they have open.
+    pub(super) fn holders(&self, digest: &[u8; 32]) -> Option<Holders> {
+        self.shard(digest).lock().get(digest).map(|entry| entry.holders.clone())
+    }
+
+    /// The tokens that were good, whose issuer has to be asked again, and whose holders have something open. The next time
+    /// they are due is in `again`. Of the others the text is forgotten.
+    pub(super) fn due(&self, now: Moment, again: Duration) -> Vec<([u8; 32], Secret)> {
+        let mut due = Vec::new();
+        for shard in &self.shards {
+            for (digest, entry) in shard.lock().iter_mut() {
+                if entry.fresh_until > now.monotonic || entry.token.is_none() {
+                    continue;
+                }
+                if !entry.was_good(now) || !entry.is_open() {
+                    entry.token = None;
+                } else if entry.again.is_none_or(|again| again <= now.monotonic) {
+                    entry.again = Some(now.monotonic + again);
+                    due.extend(entry.token.clone().map(|token| (*digest, token)));
+                }
+            }
+        }
+        due
     }
 
     /// Remembers a token. When there is no room, expired tokens and then the one that is checked again first are forgotten.
     pub(super) fn insert(&self, digest: [u8; 32], entry: Entry, now: Moment) {
         let mut shard = self.shard(&digest).lock();
         if shard.len() >= self.most && !shard.contains_key(&digest) {
-            shard.retain(|_, entry| now.monotonic < entry.fresh_until && now.wall < entry.expires);
+            shard.retain(|_, entry| {
+                now.wall < entry.expires && (now.monotonic < entry.fresh_until || entry.is_open())
+            });
         }
         if shard.len() >= self.most && !shard.contains_key(&digest) {
-            let first = shard.iter().min_by_key(|(_, entry)| entry.fresh_until).map(|(digest, _)| *digest);
+            let first = shard.iter().min_by_key(|(_, entry)| (entry.is_open(), entry.fresh_until));
+            let first = first.map(|(digest, _)| *digest);
             first.and_then(|first| shard.remove(&first));
         }
         shard.insert(digest, entry);
@@ -94,6 +154,8 @@ impl Checked {
 
 #[cfg(test)]
 mod tests {
+    use bridgehead_gateway::Validity;
+
     use super::*;
 
     fn at(second: u64) -> Moment {
@@ -106,7 +168,9 @@ mod tests {
             verdict: Verdict::Inactive,
             fresh_until: Duration::from_secs(fresh_until),
             expires: at(expires).wall,
-            revoked: CancellationToken::new(),
+            holders: Holders::default(),
+            token: None,
+            again: None,
         }
     }
 
@@ -121,7 +185,7 @@ mod tests {
         let stepped = |wall: u64| Moment { wall: at(wall).wall, monotonic: Duration::from_secs(10) };
         assert!(checked.find(&[1; 32], stepped(999)).is_some());
         assert!(checked.find(&[1; 32], stepped(1000)).is_none(), "the clock was set forward");
-        assert!(checked.revoked(&[1; 32]).is_some() && checked.revoked(&[2; 32]).is_none());
+        assert!(checked.holders(&[1; 32]).is_some() && checked.holders(&[2; 32]).is_none());
     }
 
     /// ACC-2: the number of remembered tokens is bounded; expired ones go first.
@@ -142,5 +206,35 @@ mod tests {
         assert_eq!([2, 3].map(known), [true, true], "an entry that is replaced needs no room");
         checked.insert(digest(4), entry(270, 1000), at(60));
         assert_eq!([2, 3, 4].map(known), [false, true, true], "the one that is checked again first goes");
+    }
+
+    /// ACC-2: a token is asked about again while its holder keeps something open; its text is forgotten otherwise.
+    #[test]
+    fn open_tokens_are_due() {
+        let checked = Checked::new();
+        let holders = Holders::default();
+        let validity = Validity::new(Some(holders.revoked.clone()), None).counted(Arc::clone(&holders.kept));
+        let principal = Principal::named("ada").valid(validity);
+        let open = principal.clone();
+        let good = |principal| Entry {
+            verdict: Verdict::Good(principal),
+            holders: holders.clone(),
+            token: Some(Secret::new("opaque")),
+            ..entry(60, 1000)
+        };
+        let due = |second| checked.due(at(second), Duration::from_secs(5)).len();
+        checked.insert([1; 32], good(principal), at(0));
+        drop(holders);
+        assert_eq!([due(59), due(60), due(64), due(65)], [0, 1, 0, 1]);
+        assert!(checked.was_good(&[1; 32], at(999)) && !checked.was_good(&[1; 32], at(1000)));
+        let session = open.validity().until_revoked();
+        drop(open);
+        assert_eq!(due(70), 1, "a session keeps the validity only");
+        drop(session);
+        assert_eq!(due(75), 0);
+        assert!(checked.shard(&[1; 32]).lock()[&[1; 32]].token.is_none());
+        checked.insert([2; 32], Entry { token: Some(Secret::new("bad")), ..entry(10, 1000) }, at(0));
+        assert_eq!(due(80), 0, "a token that is not good is not asked about");
+        assert!(!checked.was_good(&[2; 32], at(0)));
     }
 }

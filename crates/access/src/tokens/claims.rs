@@ -1,5 +1,6 @@
 //! What a token says, and whether that is good here. The signature, or the issuer's answer, is checked elsewhere.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::Issuer;
@@ -7,7 +8,8 @@ use bridgehead_gateway::{Principal, PrincipalKind, Validity};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+
+use super::cache::Holders;
 
 /// How far the clocks of the issuer and the gateway may differ.
 const LEEWAY: i64 = 30;
@@ -121,7 +123,7 @@ pub(super) fn principal(
     scopes: &[String],
     until: Until,
     now: Timestamp,
-    revoked: CancellationToken,
+    holders: &Holders,
 ) -> Principal {
     let subject = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
     let left = Duration::try_from(until.0.duration_since(now)).unwrap_or_default();
@@ -132,7 +134,7 @@ pub(super) fn principal(
         .in_groups(groups.into_iter().flat_map(words))
         .with_scopes(scopes.iter().map(String::as_str))
         .requiring(issuer.required_scopes.iter().map(String::as_str))
-        .valid(Validity::new(Some(revoked), expires));
+        .valid(Validity::new(Some(holders.revoked.clone()), expires).counted(Arc::clone(&holders.kept)));
     let display = ["preferred_username", "name"].iter().find_map(|name| claims.get(*name)?.as_str());
     if let Some(name) = display.filter(|name| {
         !name.is_empty() && name.len() <= LONGEST_DISPLAY_NAME && !name.contains(char::is_control)
@@ -260,14 +262,14 @@ mod tests {
         assert_eq!(sorted, ["admin", "read", "write", "x", "y"]);
         assert!(!lacks_scope(&scopes, &issuer) && lacks_scope(&["write".to_owned()], &issuer));
         let (now, until) = (Timestamp::UNIX_EPOCH, Until(Timestamp::from_second(60).unwrap()));
-        let found = principal(claims, &issuer, &scopes, until, now, CancellationToken::new());
+        let found = principal(claims, &issuer, &scopes, until, now, &Holders::default());
         assert_eq!((found.as_str(), found.name(), found.kind()), ("corp/ada", "Ada", PrincipalKind::Issuer));
         assert_eq!(found.groups().collect::<Vec<_>>(), ["build", "ops"]);
         assert_eq!(found.claim("client_id"), Some("cli"));
         for odd in ["", "a\nb", &"n".repeat(201)] {
             let mut claims = claims.clone();
             claims.insert("preferred_username".to_owned(), json!(odd));
-            let found = principal(&claims, &issuer, &scopes, until, now, CancellationToken::new());
+            let found = principal(&claims, &issuer, &scopes, until, now, &Holders::default());
             assert_eq!(found.name(), "corp/ada", "{odd:?}");
         }
         assert!(found.scopes().eq(scopes.iter().map(String::as_str)));
@@ -279,8 +281,7 @@ mod tests {
         let claims = good();
         let (now, until) = (Timestamp::UNIX_EPOCH, Until(Timestamp::from_second(60).unwrap()));
         let began = Instant::now();
-        let holder =
-            principal(claims.as_object().unwrap(), &issuer(), &[], until, now, CancellationToken::new());
+        let holder = principal(claims.as_object().unwrap(), &issuer(), &[], until, now, &Holders::default());
         holder.validity().ended().await;
         assert_eq!(began.elapsed(), Duration::from_secs(60));
     }

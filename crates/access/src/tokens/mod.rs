@@ -2,8 +2,8 @@
 //!
 //! The issuer is chosen by what the token says before anything is proven. From then on only that issuer's rules count, and no
 //! other one is tried. What is cheap comes first: form, algorithm, claims. A token that fails these causes no request and no
-//! signature check. What must stay true: no text of a token is kept, logged or shown, and what strangers can cause (requests,
-//! memory) is bounded.
+//! signature check. What must stay true: no text of a token is logged or shown, and what strangers can cause (requests, memory) is
+//! bounded.
 
 mod cache;
 mod claims;
@@ -21,14 +21,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bridgehead_call::{Clock, Moment};
 use bridgehead_config::{Algorithm, AuthSettings, Issuer, Secret};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use jsonwebtoken::Validation;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 pub(crate) use self::cache::Verdict;
-use self::cache::{Checked, Entry};
+use self::cache::{Checked, Entry, Holders};
 use self::claims::{Claims, Source, Until};
 pub use self::fetch::{Answer, Asked, Fetch, FetchError, Form, HttpFetch};
 use self::flight::Flights;
@@ -40,6 +40,8 @@ pub(crate) const LONGEST_TOKEN: usize = 8 * 1024;
 const VERIFIED_FOR: Duration = Duration::from_secs(5 * 60);
 const INTROSPECTED_FOR: Duration = Duration::from_secs(60);
 const INACTIVE_FOR: Duration = Duration::from_secs(10);
+/// How many issuers are asked at the same time about tokens whose holders have something open.
+const RECHECKS: usize = 8;
 /// How soon a client may try again when the issuer does not answer.
 pub(crate) const ISSUER_RETRY: Duration = Duration::from_secs(5);
 
@@ -126,13 +128,27 @@ impl Issuers {
         self.checked.find(digest, now)
     }
 
+    /// Whether a token was good when it was last checked. Its holder is no stranger.
+    pub(crate) fn was_good(&self, digest: &[u8; 32], now: Moment) -> bool {
+        self.checked.was_good(digest, now)
+    }
+
+    /// Asks the issuers again about the opaque tokens whose holders have something open, so that what a revoked token opened
+    /// ends.
+    pub(crate) async fn recheck_open(self: &Arc<Self>) {
+        let due = self.checked.due(self.clock.now(), ISSUER_RETRY);
+        let asking = due.into_iter().map(|(digest, token)| self.check(token, digest));
+        let asking = futures_util::stream::iter(asking).buffer_unordered(RECHECKS);
+        asking.for_each(|_| std::future::ready(())).await;
+    }
+
     /// Checks a token. All who show the same one at the same time share the work.
     pub(crate) async fn check(
         self: &Arc<Self>,
-        token: &str,
+        token: Secret,
         digest: [u8; 32],
     ) -> Result<Verdict, TokenError> {
-        let (issuers, token) = (Arc::clone(self), Secret::new(token));
+        let issuers = Arc::clone(self);
         let checking = self
             .flights
             .join(digest, move || Box::pin(async move { issuers.check_now(&token, digest).await }));
@@ -172,7 +188,7 @@ impl Issuers {
             return Err(TokenError::Invalid("the token's header cannot be read"));
         };
         let (claims, until) = self.verify(issuer, token, (header, &unproven.claims)).await?;
-        Ok(self.remember(issuer, &claims, until, digest, VERIFIED_FOR))
+        Ok(self.remember(issuer, &claims, until, digest, None))
     }
 
     async fn verify(
@@ -231,7 +247,9 @@ impl Issuers {
             Ok((claims, until))
         });
         match checked {
-            Some(Ok((claims, until))) => Ok(self.remember(issuer, &claims, until, digest, INTROSPECTED_FOR)),
+            Some(Ok((claims, until))) => {
+                Ok(self.remember(issuer, &claims, until, digest, Some(token.clone())))
+            }
             refused => {
                 if let Some(Err(TokenError::Invalid(reason))) = refused {
                     debug!(
@@ -240,50 +258,53 @@ impl Issuers {
                     );
                 }
                 let now = self.clock.now();
-                if let Some(revoked) = self.checked.revoked(&digest) {
-                    revoked.cancel();
+                if let Some(holders) = self.checked.holders(&digest) {
+                    holders.revoked.cancel();
                 }
-                let (fresh_until, revoked) = (now.monotonic + INACTIVE_FOR, CancellationToken::new());
-                let (verdict, expires) = (Verdict::Inactive, jiff::Timestamp::MAX);
-                self.checked.insert(digest, Entry { verdict, fresh_until, expires, revoked }, now);
+                let entry = Entry {
+                    verdict: Verdict::Inactive,
+                    fresh_until: now.monotonic + INACTIVE_FOR,
+                    expires: jiff::Timestamp::MAX,
+                    holders: Holders::default(),
+                    token: None,
+                    again: None,
+                };
+                self.checked.insert(digest, entry, now);
                 Ok(Verdict::Inactive)
             }
         }
     }
 
-    /// Remembers a good token, and says who holds it.
+    /// Remembers a good token, and says who holds it. `asked` is the token, if the issuer was asked about it.
     fn remember(
         &self,
         issuer: &KnownIssuer,
         claims: &Claims,
         until: Until,
         digest: [u8; 32],
-        longest: Duration,
+        asked: Option<Secret>,
     ) -> Verdict {
         let now = self.clock.now();
         // A token that was checked before keeps its switch: streams that were opened with it end with it.
-        let before = self.checked.revoked(&digest).filter(|revoked| !revoked.is_cancelled());
-        let revoked = before.unwrap_or_default();
+        let before = self.checked.holders(&digest).filter(|holders| !holders.revoked.is_cancelled());
+        let holders = before.unwrap_or_default();
         let scopes = claims::scopes(claims, &issuer.settings);
         let verdict = match claims::lacks_scope(&scopes, &issuer.settings) {
             true => Verdict::LacksScopes {
                 required: issuer.settings.required_scopes.join(" ").into(),
                 held: scopes.join(" ").into(),
             },
-            false => Verdict::Good(claims::principal(
-                claims,
-                &issuer.settings,
-                &scopes,
-                until,
-                now.wall,
-                revoked.clone(),
-            )),
+            false => {
+                Verdict::Good(claims::principal(claims, &issuer.settings, &scopes, until, now.wall, &holders))
+            }
         };
         let entry = Entry {
             verdict: verdict.clone(),
-            fresh_until: now.monotonic + longest,
+            fresh_until: now.monotonic + if asked.is_some() { INTROSPECTED_FOR } else { VERIFIED_FOR },
             expires: until.0,
-            revoked,
+            holders,
+            token: asked,
+            again: None,
         };
         self.checked.insert(digest, entry, now);
         verdict

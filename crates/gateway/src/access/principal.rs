@@ -71,12 +71,20 @@ pub struct Validity {
     revoked: Option<CancellationToken>,
     /// When it expires.
     expires: Option<Instant>,
+    /// Lives as long as anybody keeps something for the credential.
+    _kept: Option<Arc<()>>,
 }
 
 impl Validity {
     /// Until the token is cancelled or the time has come, whichever is first.
     pub const fn new(revoked: Option<CancellationToken>, expires: Option<Instant>) -> Self {
-        Self { revoked, expires }
+        Self { revoked, expires, _kept: None }
+    }
+
+    /// The same, and whoever holds `kept` can tell whether anybody keeps something for the credential.
+    #[must_use]
+    pub fn counted(self, kept: Arc<()>) -> Self {
+        Self { _kept: Some(kept), ..self }
     }
 
     /// Whether it has ended.
@@ -87,7 +95,7 @@ impl Validity {
     /// The same, but it does not expire: for what a client may return to with a newer credential, such as a session.
     #[must_use]
     pub fn until_revoked(&self) -> Self {
-        Self { revoked: self.revoked.clone(), expires: None }
+        Self { expires: None, ..self.clone() }
     }
 
     /// Whether it can end at all.
@@ -191,6 +199,11 @@ impl Principal {
         let mut identity = Identity::clone(&self.0);
         identity.claims.push((name.into(), value.into()));
         Self(Arc::new(identity))
+    }
+
+    /// Whether somebody holds another clone of it.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Its id.

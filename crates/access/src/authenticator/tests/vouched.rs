@@ -166,3 +166,67 @@ async fn one_request_for_many() {
     assert!(all.iter().all(|found| found.as_deref() == Ok("corp/ada")), "{all:?}");
     assert_eq!(issuer.asked("/introspect"), 1);
 }
+
+/// ACC-2: what a token opened ends when its issuer revokes the token, although nobody shows it again; nothing is asked about a
+/// token whose holder has nothing open.
+#[tokio::test]
+async fn open_tokens_are_asked_about_again() {
+    let issuer = TestIssuer::start().await;
+    for token in ["open", "closed"] {
+        issuer.vouch(token, active(&issuer, &json!({})));
+    }
+    let gate = Gate::new(&asking(&issuer));
+    let held = gate.principal(&[("authorization", "Bearer open")], from([9; 4].into())).await.unwrap();
+    gate.bearer("closed").await.unwrap();
+    let recheck = async |seconds| {
+        gate.advance(seconds);
+        gate.credentials.issuers.recheck_open().await;
+        issuer.asked("/introspect")
+    };
+    assert_eq!(recheck(59).await, 2);
+    assert_eq!(recheck(1).await, 3, "only the one that is held");
+    assert!(!held.validity().has_ended());
+    issuer.vouch("open", json!({"active": false}));
+    assert_eq!(recheck(59).await, 3);
+    assert_eq!(recheck(1).await, 4, "once a minute, by the principal of before too");
+    assert!(held.validity().has_ended());
+    assert_eq!(recheck(60).await, 4);
+}
+
+/// ACC-2: good tokens are not refused for being many: one that is shown twenty times at once, those of thirty users behind one
+/// address, and one that was good before, whatever others show.
+#[tokio::test]
+async fn good_tokens_pass_together() {
+    let issuer = TestIssuer::start().await;
+    for number in 0..=30 {
+        issuer.vouch(&format!("good-{number}"), active(&issuer, &json!({})));
+    }
+    let gate = Gate::new(&asking(&issuer));
+    let address = IpAddr::from([192, 0, 2, 1]);
+    let same = (0..20).map(|_| gate.bearer_from("good-0", address));
+    for found in futures_util::future::join_all(same).await {
+        assert_eq!(found.as_deref(), Ok("corp/ada"));
+    }
+    assert_eq!(issuer.asked("/introspect"), 1, "one request for one token");
+    let users: Vec<String> = (1..=30).map(|number| format!("good-{number}")).collect();
+    let users = users.iter().map(|token| gate.bearer_from(token, address));
+    for found in futures_util::future::join_all(users).await {
+        assert_eq!(found.as_deref(), Ok("corp/ada"));
+    }
+    let wrong: Vec<String> = (0..100).map(|number| format!("bad-{number}")).collect();
+    let asked = issuer.asked("/introspect");
+    let wrong = wrong.iter().map(|token| gate.bearer_from(token, address));
+    let refused = futures_util::future::join_all(wrong).await;
+    let checked = issuer.asked("/introspect") - asked;
+    assert!((10..=14).contains(&checked), "{checked} of 100 wrong tokens were checked");
+    assert!(
+        refused.iter().all(|found| matches!(found, Err(refused) if [401, 429].contains(&refused.status)))
+    );
+    assert_eq!(gate.bearer_from("good-1", address).await.as_deref(), Ok("corp/ada"));
+    gate.advance(60);
+    for number in 200..220 {
+        let _ = gate.bearer_from(&format!("bad-{number}"), address).await;
+    }
+    let stale = gate.bearer_from("good-1", address).await;
+    assert_eq!(stale.as_deref(), Ok("corp/ada"), "it was good before, and is checked again");
+}
