@@ -92,7 +92,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("SRV", 7, "`server_ping` and `server_health` answer in the envelope"),
     kept("SRV", 8, "names and schemas of Rust tools are checked at registration, with three distinct errors"),
     kept("PIPE", 1, "lock, validation, audit enter, dispatch, audit exit: one order for every tool"),
-    kept("PIPE", 2, "the tool lock is fair and always released"),
+    kept(
+        "PIPE",
+        2,
+        "locks, queues and limits are fair by principal, and held after a client hung up until its server is done",
+    ),
     kept("PIPE", 3, "arguments are checked against the tool's schema, and refusals say where and why"),
     kept("PIPE", 4, "a call that cannot be recorded is not made"),
     kept("PIPE", 5, "failure and panic of a Rust tool are one error; backtraces only when asked for"),
@@ -197,7 +201,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("WIRE", 2, "an exit is paired with its enter by a ticket, never by a client's correlation id"),
     kept("WIRE", 3, "what servers, tools and schemas say cannot break a log line or a terminal"),
     kept("WIRE", 4, "a server's question is never displaced by progress messages"),
-    kept("WIRE", 5, "waiting for a tool lock ends with the call's own timeouts, in a retryable refusal"),
+    kept(
+        "WIRE",
+        5,
+        "who holds more than a fair share makes way when another principal waits, and waits end with the call's own timeouts",
+    ),
     kept(
         "BOUND",
         1,

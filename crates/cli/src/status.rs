@@ -154,10 +154,13 @@ fn row(server: &Value) -> Vec<String> {
         more => format!("{} +{}", number(&server["pid"]), more - 1),
     };
     let waiting = server["queue"]["waiting"].as_u64().unwrap_or_default();
-    let calls = match waiting {
-        0 => number(&server["inFlight"]),
-        waiting => format!("{} +{waiting} waiting", number(&server["inFlight"])),
-    };
+    let held = server["queue"]["held"].as_u64().unwrap_or_default();
+    let mut calls = number(&server["inFlight"]);
+    for (count, word) in [(waiting, "waiting"), (held, "held")] {
+        if count > 0 {
+            calls.push_str(&format!(" +{count} {word}"));
+        }
+    }
     let word = |key: &str| one_line(server[key].as_str().unwrap_or("-"), 64);
     let containment = match server["containment"].as_str() {
         Some("group") => " (process group only, best effort)",

@@ -254,6 +254,7 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
         list_wait: duration(section, "list_wait_ms", default.list_wait),
         linger: duration(section, "linger_ms", default.linger),
         question_timeout: duration(section, "question_timeout_ms", default.question_timeout),
+        cancel_grace: duration(section, "cancel_grace_ms", default.cancel_grace),
         threads: section
             .integer("threads")
             .and_then(|threads| NonZeroUsize::new(usize::try_from(threads).ok()?)),

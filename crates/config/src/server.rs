@@ -81,8 +81,12 @@ pub struct ServerConfig {
     pub interactive: Interactive,
     /// How many such processes or sessions may exist at once.
     pub max_leases: usize,
+    /// How many processes or sessions may exist at once with [`Isolation::Session`].
+    pub max_session_processes: usize,
     /// How long a client has to answer one of its questions.
     pub question_timeout: Duration,
+    /// How long a cancelled call keeps its lock and its places, unless the server answers it or ends first.
+    pub cancel_grace: Duration,
     /// The answer when it asks for roots; the gateway asks the client, if absent.
     pub roots: Option<Roots>,
     /// What its processes and calls may use.
@@ -540,7 +544,9 @@ impl ServerConfig {
             era: EraChoice::Auto,
             interactive: Interactive::Auto,
             max_leases: 8,
+            max_session_processes: 32,
             question_timeout: gateway.question_timeout,
+            cancel_grace: gateway.cancel_grace,
             roots: None,
             limits: Limits::default(),
             require: Vec::new(),

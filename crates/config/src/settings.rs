@@ -95,6 +95,8 @@ pub struct GatewaySettings {
     pub linger: Duration,
     /// How long a client has to answer a question of a server.
     pub question_timeout: Duration,
+    /// How long a cancelled call keeps its lock and its places, unless its server answers it or ends first.
+    pub cancel_grace: Duration,
     /// Number of threads that serve HTTP clients; one per core, if absent.
     pub threads: Option<NonZeroUsize>,
     /// Whether errors carry backtraces.
@@ -341,6 +343,7 @@ impl Default for GatewaySettings {
             list_wait: Duration::from_millis(5_000),
             linger: Duration::from_millis(30_000),
             question_timeout: Duration::from_millis(600_000),
+            cancel_grace: Duration::from_millis(5_000),
             threads: None,
             debug_errors: false,
             max_message_bytes: 16 * MEGABYTE,

@@ -112,7 +112,7 @@ cwd = "."
     6 | colour = …
       | ^^^^^^ not a key of `[gateway]`
       |
-      = help: the keys here are `mode`, `prefix`, `max_name_length`, `resource_uris`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `linger_ms`, `question_timeout_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
+      = help: the keys here are `mode`, `prefix`, `max_name_length`, `resource_uris`, `request_timeout_ms`, `max_total_ms`, `startup_timeout_ms`, `list_wait_ms`, `linger_ms`, `question_timeout_ms`, `cancel_grace_ms`, `threads`, `debug_errors`, `max_message_mb`, `init_concurrency`
 
     error: `listen` is not an address with a port
      --> bridgehead.toml:9:10

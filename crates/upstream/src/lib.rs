@@ -19,6 +19,7 @@ pub use bridgehead_process::{
 pub use catalog::{Features, Item, Items, Listing, Lists, OutputError, Tool};
 pub use link::negotiate::Peer;
 pub use link::notice::{Notice, NoticeSink, Origin};
+pub use link::unfinished::Unfinished;
 pub use link::{Event, Exchange, Link, LinkError, Mirror, Purpose, stamp_modern};
 pub use server::core::{Hold, Watch};
 pub use server::crash::{Crash, CrashReason};

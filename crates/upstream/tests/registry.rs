@@ -202,7 +202,7 @@ async fn cleanup_may_be_followed_by_a_new_start() {
     for _ in 0..2 {
         let upstream = world.attach(&server);
         let running = pid(&upstream).await;
-        let waiting = upstream.own(7).unwrap();
+        let waiting = upstream.own(7, &"me".into()).unwrap();
         world.registry.clean_up().await;
         assert!(is_gone(running) && world.registry.is_empty());
         for left in [&upstream, &waiting] {
@@ -309,7 +309,7 @@ async fn acquire_during_shutdown_fails_at_once() {
     upstream.remove();
     assert_eq!(upstream.acquire(soon()).await.map(drop), Err(Unavailable::Removed));
     assert_eq!(Instant::now(), began);
-    assert!(upstream.own(1).is_err());
+    assert!(upstream.own(1, &"me".into()).is_err());
 }
 
 /// POOL-8: the time, outcome and tool count of the last initialisation are kept.
@@ -393,7 +393,7 @@ async fn processes_are_launched_in_turn() {
 async fn a_session_has_its_own() {
     let world = World::new();
     let shared = world.attach(&world.server("s", &mock()));
-    let [mine, same, theirs] = [1, 1, 2].map(|session| shared.own(session).unwrap());
+    let [mine, same, theirs] = [1, 1, 2].map(|session| shared.own(session, &"me".into()).unwrap());
     let pids = [pid(&shared).await, pid(&mine).await, pid(&theirs).await];
     assert_eq!(pid(&same).await, pids[1], "one session, one process");
     assert!(pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2]);
@@ -482,7 +482,7 @@ async fn open(upstream: &Upstream, tool: &str) -> Exchange {
 
 /// The lease such a client's call uses instead of the shared process, if it need not wait for it.
 async fn lease(upstream: &Upstream) -> Result<Option<Lease>, Unavailable> {
-    upstream.lease(Abilities::ALL, None, Instant::now()).await
+    upstream.lease(&"me".into(), Abilities::ALL, None, Instant::now()).await
 }
 
 /// ERA-3: calls of clients that can be asked share a process until it asks. After that a call avoids a process with

@@ -98,7 +98,9 @@ pub(super) fn read(
             _ => Interactive::Auto,
         };
         server.max_leases = count(&section, "max_leases", server.max_leases);
+        server.max_session_processes = count(&section, "max_session_processes", server.max_session_processes);
         server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
+        server.cancel_grace = duration(&section, "cancel_grace_ms", server.cancel_grace);
         server.tools = tools(&section, server.isolation, queues, findings);
         server.limits = sandbox::limits(&section, server.isolation, findings);
         if server.isolation == Isolation::Call {

@@ -65,6 +65,7 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "list_wait_ms", DURATION_OR_ZERO, "5000", "How long the first list of tools waits for servers that are still starting."),
     works(Gateway, "linger_ms", DURATION_OR_ZERO, "30000", "How long a gateway that `serve --stdio` started stays after its last client has left."),
     works(Gateway, "question_timeout_ms", DURATION, "600000", "How long a client has to answer a question that a server asks during a call; then the question is cancelled."),
+    works(Gateway, "cancel_grace_ms", DURATION_OR_ZERO, "5000", "How long a cancelled call keeps its lock and its places in queues and limits, unless its server answers it or ends first. Its client does not wait."),
     works(Gateway, "threads", Integer { least: 1, most: 1024 }, "one per core", "Number of threads that serve HTTP clients."),
     works(Gateway, "debug_errors", Flag, "false", "Adds backtraces to the details of errors."),
     works(Gateway, "max_message_mb", MEGABYTES, "16", "Largest single message from a server, in megabytes."),
@@ -144,7 +145,9 @@ pub const KEYS: &[Key] = &[
     works(Server, "retry", Choice(&["always", "safe", "never"]), "\"safe\"", "Whether to repeat a call whose server was lost: always (`always`), only if it provably did not run or its tool is annotated read-only or idempotent (`safe`), or never (`never`)."),
     works(Server, "interactive", Choice(&["auto", "exclusive", "shared"]), "\"auto\"", "Whether calls of clients that can answer questions get their own process or session: after a question could not be attributed to a call (`auto`), always (`exclusive`), or never (`shared`)."),
     works(Server, "max_leases", COUNT, "8", "How many such processes or sessions (see `interactive`) may exist at once; further calls wait."),
+    works(Server, "max_session_processes", COUNT, "32", "How many processes or sessions may exist at once with `isolation = \"session\"`. The newest of whoever has the most makes way for others."),
     works(Server, "question_timeout_ms", DURATION, "that of the gateway", "How long a client has to answer a question of this server."),
+    works(Server, "cancel_grace_ms", DURATION_OR_ZERO, "that of the gateway", "How long a cancelled call of this server keeps its lock and its places."),
     works(Server, "output", Choice(&["off", "report", "enforce"]), "\"off\"", "What happens to a result that does not match its tool's output schema: nothing (`off`), it is logged and counted (`report`), or the call fails (`enforce`)."),
     works(Server, "roots", List, "", "Folders, as paths or URIs, that the gateway answers when this server asks for roots. Without this key, the gateway asks the client."),
 

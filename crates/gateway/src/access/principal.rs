@@ -211,6 +211,11 @@ impl Principal {
         &self.0.id
     }
 
+    /// Its id, as it is shared.
+    pub fn id(&self) -> &Arc<str> {
+        &self.0.id
+    }
+
     /// Its id, shared.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0.id)

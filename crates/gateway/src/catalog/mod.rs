@@ -38,7 +38,7 @@ use crate::relay::queue::{Queue, Queues};
 use crate::relay::uris::inward;
 
 /// The lock of a tool whose calls take turns, first come, first served.
-pub(crate) type ToolLock = Arc<tokio::sync::Mutex<()>>;
+pub(crate) type ToolLock = Arc<bridgehead_call::Share>;
 
 /// What runs a tool.
 #[derive(Debug, Clone)]
@@ -530,7 +530,10 @@ fn native_features(
 }
 
 fn lock(before: Option<&Catalog>, name: &str) -> ToolLock {
-    before.and_then(|before| before.route(name)).and_then(|route| route.lock.clone()).unwrap_or_default()
+    before
+        .and_then(|before| before.route(name))
+        .and_then(|route| route.lock.clone())
+        .unwrap_or_else(|| bridgehead_call::Share::new(1))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use bridgehead_call::Evicted;
 use bridgehead_config::Roots;
 use bridgehead_wire::{Method, Object, Raw, Revision, RpcError, Spliced};
 use futures_util::future::join_all;
@@ -73,6 +74,8 @@ pub(crate) enum Stop {
     Unusable(String),
     /// The client did not answer a question that needs an answer.
     Unanswered(Method, RpcError),
+    /// The call made way for another while it waited for its client.
+    Evicted(Evicted),
 }
 
 /// One question of a round.

@@ -96,7 +96,7 @@ impl Gateway {
             let message = "the server of this resource does not support subscriptions";
             return Err(RpcError::with_data(code::INVALID_PARAMS, message, &json!({"uri": uri})));
         };
-        let own = caller.session.uses(&owner.upstream, Era::Legacy).ok().flatten();
+        let own = caller.session.uses(&owner.upstream, Era::Legacy, principal.id()).ok().flatten();
         let watch =
             own.as_ref().unwrap_or(&owner.upstream).watch_resource(self.inner().catalog.load().own_uri(&uri));
         let settled = watch.settled();

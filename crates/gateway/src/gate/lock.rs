@@ -1,36 +1,40 @@
 //! The lock of a subject whose requests take turns.
 //!
-//! First come, first served. A call waits no longer than its own limits allow: another call may hold the lock
-//! for long, for example while it is parked for its client.
+//! First come, first served; principals take turns. A call waits no longer than its own limits allow: another call may
+//! hold the lock for long. One that waits for its client makes way for a call of another principal after a while.
 
+use bridgehead_call::Permit;
 use bridgehead_events::{Line, Stage, WaitEnd};
 use bridgehead_wire::Code;
-use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use super::{Call, CallRecord, Gate, Limits, Subject};
+use super::{Call, CallRecord, Gate, Limits, Place, Subject};
 use crate::error::GatewayError;
 use crate::relay::queue::Wait;
 
 /// Takes the lock; `None` for a subject whose requests run side by side. The record notes the wait, even if
 /// it ends because the client has gone.
-pub(super) async fn enter<'s, S: Subject>(
+pub(super) async fn enter<'c, S: Subject>(
     gate: &Gate,
-    call: &Call<'_>,
-    subject: &'s S,
+    call: &'c Call<'_>,
+    subject: &S,
     record: &mut CallRecord,
-) -> Result<Option<MutexGuard<'s, ()>>, GatewayError> {
+) -> Result<Option<Place<'c, Permit>>, GatewayError> {
     let Some((lock, limits)) = subject.lock(gate) else { return Ok(None) };
-    // Succeeds only if no call waits: the mutex is fair.
-    if let Ok(held) = lock.try_lock() {
-        return Ok(Some(held));
+    let hold = |permit: Permit| {
+        let _ = call.places.lock.set(permit.seat());
+        Ok(Some(call.places.hold(permit)))
+    };
+    let principal = call.caller.principal.id();
+    if let Some(permit) = lock.try_take(principal) {
+        return hold(permit);
     }
     let mut wait = Wait::new(&gate.signals, Line::Lock, Instant::now(), |queued| record.waited(queued));
     // Boxed: inline, the timer would make the future of every call larger.
-    match Box::pin(tokio::time::timeout_at(limits.patience(call), lock.lock())).await {
-        Ok(held) => {
+    match Box::pin(lock.take(principal, usize::MAX, limits.patience(call))).await {
+        Ok(permit) => {
             wait.end = WaitEnd::Turn;
-            Ok(Some(held))
+            hold(permit)
         }
         Err(_) => {
             wait.end = WaitEnd::TimedOut;

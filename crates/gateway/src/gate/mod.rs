@@ -7,6 +7,7 @@ mod admin_event;
 mod apart;
 mod cancels;
 mod lock;
+mod place;
 mod record;
 mod subject;
 mod time_limit;
@@ -33,6 +34,7 @@ use crate::relay::trace::Trace;
 pub use admin_event::{AdminEvent, admin};
 pub(crate) use apart::places;
 pub(crate) use cancels::Cancels;
+pub(crate) use place::{Place, Places, evicted, made_way};
 pub(crate) use record::CallRecord;
 pub(crate) use subject::Subject;
 pub(crate) use time_limit::TimeLimit;
@@ -51,6 +53,8 @@ pub(crate) struct Call<'a> {
     pub(crate) time: Option<Arc<TimeLimit>>,
     /// How often servers got it, whatever they answered.
     pub(crate) sends: AtomicU32,
+    /// What it holds that others wait for.
+    pub(crate) places: Places,
 }
 
 impl<'a> Call<'a> {
@@ -70,9 +74,8 @@ impl<'a> Call<'a> {
         correlation: CorrelationId,
         progress: Option<ProgressSink>,
     ) -> Self {
-        let began = Instant::now();
-        let sends = AtomicU32::new(0);
-        Self { caller, request, began, correlation, trace: None, progress, time: None, sends }
+        let (began, sends, places) = (Instant::now(), AtomicU32::new(0), Places::default());
+        Self { caller, request, began, correlation, trace: None, progress, time: None, sends, places }
     }
 
     /// Notes how often a server got the request.
@@ -120,12 +123,16 @@ pub(crate) struct Limits {
 
 impl Gate {
     /// Read top to bottom: this is the order of the stages. Dropping the future at any point releases the
-    /// lock, cancels the request upstream and still leaves the pair of audit events.
+    /// lock, cancels the request upstream and still leaves the pair of audit events. What a server may still use
+    /// then is released when its use has ended.
     pub(crate) async fn pass<S: Subject>(&self, call: &Call<'_>, subject: &S) -> Outcome {
         let mut record = CallRecord::open(self, call, subject);
         // The principal is already authenticated, and what it may not use at all is not in its view.
         let mut allowance = match subject.authorize(self, call) {
-            Ok(()) => self.limit(call, subject).inspect_err(|_| record.refused(Stage::Limit)),
+            Ok(()) => self
+                .limit(call, subject)
+                .map(|allowance| call.places.hold(allowance))
+                .inspect_err(|_| record.refused(Stage::Limit)),
             Err(denied) => {
                 record.refused(Stage::Authorize);
                 Err(denied)
@@ -146,7 +153,8 @@ impl Gate {
             }
             Err(refused) => Err(Outcome::Failed(refused.clone())),
         };
-        if let (Ok(_), Some(charge)) = (&checked, allowance.as_ref().ok().and_then(Allowance::charge)) {
+        let charge = allowance.as_ref().ok().and_then(Place::get).and_then(Allowance::charge);
+        if let (Ok(_), Some(charge)) = (&checked, charge) {
             record.charged(charge);
         }
         let entered = pin!(record.enter(checked.is_ok())).instrument(debug_span!("audit_enter")).await;
@@ -160,22 +168,24 @@ impl Gate {
         let outcome = match checked {
             Ok(checked) => {
                 // From here on, a call that is dropped may have run.
-                let _ = allowance.as_mut().map(|allowance| allowance.runs(true));
+                let _ =
+                    allowance.as_mut().ok().and_then(Place::get_mut).map(|allowance| allowance.runs(true));
                 let dispatched = pin!(subject.dispatch(self, call, checked, &mut record));
                 let span = debug_span!("dispatch", server = subject.server().map(|server| &**server));
                 call.timed(dispatched, subject.name()).instrument(span).await
             }
             Err(refused) => refused,
         };
+        let granted = allowance.as_mut().ok().and_then(Place::get_mut);
         // A server may run a call and answer as if it had not. So whatever it answers, it got the call.
         match (&outcome, call.sends()) {
             (Outcome::Failed(error), 0) if !error.may_have_run => {
-                let _ = allowance.as_mut().map(|allowance| allowance.runs(false));
+                let _ = granted.map(|allowance| allowance.runs(false));
                 record.refunded();
             }
             (_, 2..) => {
                 let again = call.sends() - 1;
-                let _ = allowance.as_mut().map(|allowance| allowance.runs_again(again));
+                let _ = granted.map(|allowance| allowance.runs_again(again));
                 record.charged_again(again);
             }
             _ => {}

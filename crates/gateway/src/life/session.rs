@@ -141,7 +141,12 @@ impl Session {
     ///
     /// A server that asks for roots may keep them, so a client with roots gets its own process. If there are
     /// already `max_leases` of these, calls take turns instead.
-    pub(crate) fn uses(&self, server: &Upstream, era: Era) -> Result<Option<Upstream>, Unavailable> {
+    pub(crate) fn uses(
+        &self,
+        server: &Upstream,
+        era: Era,
+        principal: &Arc<str>,
+    ) -> Result<Option<Upstream>, Unavailable> {
         let config = server.config();
         let rooted = era == Era::Legacy
             && self.abilities().knows(&Method::RootsList)
@@ -166,7 +171,7 @@ impl Session {
             None => {
                 // Forget what has been stopped or replaced since then.
                 kept.uses.retain(Use::lives);
-                let own = if owns { Some(server.own(self.0.number)?) } else { None };
+                let own = if owns { Some(server.own(self.0.number, principal)?) } else { None };
                 if rooted {
                     info!(server = %server.name(), why = Reason::Roots.as_str(), "a session gets its own instance beside the shared one");
                 }
@@ -268,7 +273,7 @@ mod tests {
             for era in [Era::Legacy, Era::Modern] {
                 for capabilities in ["{}", r#"{"sampling":{}}"#, r#"{"roots":{}}"#] {
                     let session = session(capabilities);
-                    let own = session.uses(&server, era).unwrap();
+                    let own = session.uses(&server, era, &"me".into()).unwrap();
                     assert_eq!(own.is_some(), expected, "{era:?} {capabilities}");
                     assert_eq!(session.own(&server).is_some(), expected, "{era:?} {capabilities}");
                 }
@@ -288,15 +293,15 @@ mod tests {
     async fn what_has_ended_is_not_used_again() {
         let (first, second) = (server(isolated), server(isolated));
         let session = Session::new();
-        let own = session.uses(&first, Era::Legacy).unwrap().unwrap();
-        assert!(session.uses(&first, Era::Modern).unwrap().unwrap().is(&own));
+        let own = session.uses(&first, Era::Legacy, &"me".into()).unwrap().unwrap();
+        assert!(session.uses(&first, Era::Modern, &"me".into()).unwrap().unwrap().is(&own));
         own.release();
-        let next = session.uses(&first, Era::Legacy).unwrap().unwrap();
+        let next = session.uses(&first, Era::Legacy, &"me".into()).unwrap().unwrap();
         assert!(!next.is(&own) && !next.is_released());
         assert_eq!(session.0.kept.lock().uses.len(), 1);
         first.release();
         assert!(next.is_released());
-        session.uses(&second, Era::Legacy).unwrap().unwrap();
+        session.uses(&second, Era::Legacy, &"me".into()).unwrap().unwrap();
         let kept = session.0.kept.lock();
         assert!(kept.uses.len() == 1 && kept.uses[0].server.is(&second), "{kept:?}");
     }
@@ -306,13 +311,13 @@ mod tests {
     async fn an_ended_session_has_nothing() {
         let server = server(isolated);
         let session = Session::new();
-        let own = session.uses(&server, Era::Legacy).unwrap().unwrap();
+        let own = session.uses(&server, Era::Legacy, &"me".into()).unwrap().unwrap();
         session.end();
         assert!(own.is_released() && session.is_ended());
-        assert!(matches!(session.uses(&server, Era::Legacy), Err(Unavailable::Stopped)));
+        assert!(matches!(session.uses(&server, Era::Legacy, &"me".into()), Err(Unavailable::Stopped)));
 
         let dropped = Session::new();
-        let own = dropped.uses(&server, Era::Legacy).unwrap().unwrap();
+        let own = dropped.uses(&server, Era::Legacy, &"me".into()).unwrap().unwrap();
         drop(dropped);
         assert!(own.is_released());
     }

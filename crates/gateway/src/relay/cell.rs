@@ -156,7 +156,7 @@ impl Cell for InRounds<'_> {
     ) -> Result<Answered, Stop> {
         // The server waits for nothing meanwhile, so the clocks of the call stop.
         let round = Box::pin(self.rounds.answer(asks, caller, self.roots, self.patience));
-        clocks.pause_clocks(round).await.map(Answered::Again)
+        clocks.pause_clocks(round).await.map_err(Stop::Evicted)?.map(Answered::Again)
     }
 
     fn done(&mut self, caller: &Caller) {

@@ -1,8 +1,10 @@
 //! One conversation with a server about a request: the request is sent, events arrive, and the answer is the
 //! last one.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use bridgehead_call::{Evicted, Seat};
 use bridgehead_upstream::{Event, Exchange, LinkError, Mirror, Purpose, Ready, Upstream};
 use bridgehead_wire::{Code, Era, Level, Method, Raw, Revision, RpcError, code, notification};
 use bytes::BytesMut;
@@ -17,26 +19,38 @@ use super::rewrite::{Hop, log_for, params_for, progress_for, takes_levels};
 use crate::dialogue::questions::{Questions, undeclared};
 use crate::dialogue::rounds::{Next, Rounds, visit};
 use crate::error::GatewayError;
+use crate::gate::{Places, evicted};
 
 /// How long the call waits for a server to accept the wanted log level.
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The deadline of a call and its slot in the queue.
+/// The deadline of a call, its slot in the queue, and what else it holds that others may wait for.
 pub(super) struct Clocks<'c, 'q> {
     /// The deadline of the whole call.
     pub(super) last: &'c mut Instant,
     pub(super) slot: &'c mut QueueSlot<'q>,
+    pub(super) places: &'c Places,
+    pub(super) lease: Option<Seat>,
 }
 
 impl Clocks<'_, '_> {
-    /// PIPE-9: no clock of the call runs while its client is asked, and its slot is free for other calls.
-    pub(super) async fn pause_clocks<T>(&mut self, asking: impl Future<Output = T>) -> T {
+    /// PIPE-9: no clock of the call runs while its client is asked, and its slot is free for other calls. Its lock and its
+    /// lease rest: if a call of another principal waits for them, this one may have to make way.
+    pub(super) async fn pause_clocks<T>(&mut self, asking: impl Future<Output = T>) -> Result<T, Evicted> {
         let began = Instant::now();
         self.slot.pause();
-        let answer = asking.await;
+        let mut resting = [self.places.lock.get(), self.lease.as_ref()].map(|seat| seat.map(Seat::rest));
+        let [lock, lease] = &mut resting;
+        let answer = tokio::select! {
+            biased;
+            answer = asking => answer,
+            evicted = evicted(lock) => return Err(evicted),
+            evicted = evicted(lease) => return Err(evicted),
+        };
+        drop(resting);
         self.slot.go_on();
         *self.last += began.elapsed();
-        answer
+        Ok(answer)
     }
 }
 
@@ -83,10 +97,11 @@ impl Conversation<'_, '_> {
         cell.sent(caller, upstream, ready).await;
         loop {
             let event = if questions.is_open() {
-                let Some(event) = self.clocks.pause_clocks(questions.next(&mut exchange)).await else {
-                    continue;
-                };
-                event
+                match self.clocks.pause_clocks(Box::pin(questions.next(&mut exchange))).await {
+                    Ok(Some(event)) => event,
+                    Ok(None) => continue,
+                    Err(_evicted) => return Err(relayed.made_way()),
+                }
             } else {
                 let deadline = (*self.clocks.last).min(Instant::now() + upstream.config().request_timeout);
                 match tokio::time::timeout_at(deadline, exchange.next()).await {
@@ -120,10 +135,14 @@ impl Conversation<'_, '_> {
     }
 
     /// Sends the request, or sends it again with what a round adds.
-    async fn begin(&self, cell: &impl Cell, level: Option<Level>, next: Option<&Next>) -> Exchange {
+    async fn begin<'e>(&self, cell: &impl Cell, level: Option<Level>, next: Option<&Next>) -> Sent<'e>
+    where
+        Self: 'e,
+    {
         let Self { relayed, upstream, ready, .. } = self;
         let RelayedRequest { call, target } = relayed;
-        let mut exchange = ready.link.open_for(Purpose::Ordinary, cell.abilities(call.caller));
+        let exchange = ready.link.open_for(Purpose::Ordinary, cell.abilities(call.caller));
+        let mut exchange = Sent { exchange, places: &call.places, grace: upstream.config().cancel_grace };
         if level.is_some() {
             exchange.want_logs();
         }
@@ -202,7 +221,8 @@ impl Conversation<'_, '_> {
                 *visits += 1;
                 let agreed = match caller.era() {
                     Era::Modern if *visits <= MAX_SENDS => {
-                        self.clocks.pause_clocks(Box::pin(visit(&error, caller, patience))).await
+                        let visited = self.clocks.pause_clocks(Box::pin(visit(&error, caller, patience)));
+                        visited.await.map_err(|_evicted| self.relayed.made_way())?
                     }
                     _ => Ok(false),
                 };
@@ -240,6 +260,13 @@ impl Conversation<'_, '_> {
     /// The error for a request whose exchange was lost.
     fn lost(&self, lost: &LinkError, was_sent: bool) -> GatewayError {
         let server = self.upstream.name();
+        if self.upstream.made_way() {
+            let message = format!(
+                "the process of server `{server}` for this session made way for a session of another principal; try again"
+            );
+            let error = GatewayError::new(Code::ProviderUnavailable, message);
+            return if was_sent { error.after_sending() } else { error };
+        }
         let error = |message| GatewayError::new(lost.code(), message);
         let error = match lost {
             LinkError::TooLarge { .. } | LinkError::Unusable(_) => {
@@ -276,6 +303,34 @@ impl Conversation<'_, '_> {
             notification(&mut out, Method::LogMessage.as_str(), Some(&params.into()));
             sink.send(out.freeze());
         }
+    }
+}
+
+/// An exchange of a call. If it is dropped before its answer, the request is cancelled, and what the call holds waits for the
+/// end of it.
+struct Sent<'c> {
+    exchange: Exchange,
+    places: &'c Places,
+    grace: Duration,
+}
+
+impl Deref for Sent<'_> {
+    type Target = Exchange;
+
+    fn deref(&self) -> &Exchange {
+        &self.exchange
+    }
+}
+
+impl DerefMut for Sent<'_> {
+    fn deref_mut(&mut self) -> &mut Exchange {
+        &mut self.exchange
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.places.abandon(&mut self.exchange, self.grace);
     }
 }
 

@@ -1,64 +1,30 @@
 //! Limits how many calls run at once: fair queues, one for each server or shared by name.
 //!
-//! Waiting calls of one principal are served first come, first served; principals take turns, so that one that sends many
-//! calls delays the others by no more than one call each. If no more calls may wait, the principal with the most waiting
-//! calls loses its newest, unless the newcomer would have as many: then the newcomer is refused.
+//! Who gets a permit is the matter of [`Share`]: principals take turns, so that one that sends many calls delays the others by
+//! no more than one call each. If no more calls may wait, the principal with the most waiting calls loses its newest, unless the
+//! newcomer would have as many: then the newcomer is refused.
 //!
-//! A call that is cancelled while it waits leaves the queue without a trace. A queue outlives catalogs: its calls are
-//! counted through every merge. What must stay true: a permit is free only if no call waits.
+//! A call that is cancelled while it waits leaves the queue without a trace; one that was sent keeps its permit until its
+//! server is done with it. A queue outlives catalogs: its calls are counted through every merge.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bridgehead_call::{Depth, NoTurn, Permit, Share};
 use bridgehead_config::{Queue as Settings, ServerName};
 use bridgehead_events::{Line, Signal, Signals, WaitEnd};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+use crate::gate::{Place, Places};
 
 /// A limit on calls that run at once, with a waiting line.
 #[derive(Debug)]
 pub(crate) struct Queue {
     settings: Settings,
-    line: Mutex<WaitingLine>,
-}
-
-/// The free permits, and the calls that wait for one.
-#[derive(Debug, Default)]
-struct WaitingLine {
-    free: usize,
-    waiting: usize,
-    /// The waiting calls of each principal that has any, the oldest first.
-    calls: HashMap<Arc<str>, VecDeque<WaitingCall>>,
-    /// The principals with waiting calls, in the order of their turns.
-    turns: VecDeque<Arc<str>>,
-    /// The number of the newest waiting call.
-    newest: u64,
-}
-
-#[derive(Debug)]
-struct WaitingCall {
-    number: u64,
-    tell: oneshot::Sender<Turn>,
-}
-
-/// What a waiting call is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// It has a permit.
-    Run,
-    /// It made room for a call of another principal.
-    GiveWay,
-}
-
-/// How many calls are in a queue at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Depth {
-    pub(crate) running: usize,
-    pub(crate) waiting: usize,
+    share: Arc<Share>,
 }
 
 /// A wait. Its length is reported when it ends, even if it is abandoned.
@@ -87,27 +53,23 @@ impl<F: FnOnce(Duration)> Drop for Wait<'_, F> {
     }
 }
 
-/// The right to run. Dropping it lets the next call in.
-#[derive(Debug)]
-pub(crate) struct Permit<'q>(&'q Queue);
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.0.line.lock().release();
-    }
-}
-
 /// The slot of one call. While its client is asked the slot is free for others, because the server does not
 /// work on the call.
 #[derive(Debug)]
 pub(crate) struct QueueSlot<'q> {
     queue: &'q Queue,
-    permit: Option<Permit<'q>>,
+    principal: &'q Arc<str>,
+    places: &'q Places,
+    permit: Option<Place<'q, Permit>>,
 }
 
 impl<'q> QueueSlot<'q> {
-    pub(crate) const fn new(queue: &'q Queue, permit: Permit<'q>) -> Self {
-        Self { queue, permit: Some(permit) }
+    pub(crate) const fn new(
+        queue: &'q Queue,
+        (principal, places): (&'q Arc<str>, &'q Places),
+        permit: Permit,
+    ) -> Self {
+        Self { queue, principal, places, permit: Some(places.hold(permit)) }
     }
 
     pub(crate) fn pause(&mut self) {
@@ -116,7 +78,7 @@ impl<'q> QueueSlot<'q> {
 
     /// Takes a permit again if one is free; a call that has begun does not wait again.
     pub(crate) fn go_on(&mut self) {
-        self.permit = self.queue.try_enter();
+        self.permit = self.queue.try_enter(self.principal).map(|permit| self.places.hold(permit));
     }
 }
 
@@ -143,118 +105,30 @@ impl NoPermit {
     }
 }
 
-impl WaitingLine {
-    fn try_take(&mut self) -> bool {
-        let free = self.free > 0;
-        self.free -= usize::from(free);
-        free
-    }
-
-    /// Gives a permit to the principal whose turn it is, or sets it free.
-    fn release(&mut self) {
-        let Some(principal) = self.turns.pop_front() else {
-            self.free += 1;
-            return;
-        };
-        let Some(calls) = self.calls.get_mut(&principal) else { return };
-        let next = calls.pop_front();
-        if calls.is_empty() {
-            self.calls.remove(&principal);
-        } else {
-            self.turns.push_back(principal);
-        }
-        self.waiting -= 1;
-        // A call that stops waiting leaves the line first, so the call still listens.
-        let _ = next.map(|call| call.tell.send(Turn::Run));
-    }
-
-    /// Lets a call wait, if fewer than `most` do or another gives way. Returns its number.
-    fn join(&mut self, principal: &Arc<str>, most: usize) -> Option<(u64, oneshot::Receiver<Turn>)> {
-        if self.waiting >= most {
-            self.make_room_for(principal)?;
-        }
-        let (tell, told) = oneshot::channel();
-        self.newest += 1;
-        let call = WaitingCall { number: self.newest, tell };
-        match self.calls.entry(Arc::clone(principal)) {
-            Entry::Occupied(mut calls) => calls.get_mut().push_back(call),
-            Entry::Vacant(none) => {
-                none.insert(VecDeque::from([call]));
-                self.turns.push_back(Arc::clone(principal));
-            }
-        }
-        self.waiting += 1;
-        Some((self.newest, told))
-    }
-
-    /// Refuses the newest call of the principal with the most waiting calls; nobody, if the newcomer would then have as
-    /// many.
-    fn make_room_for(&mut self, newcomer: &Arc<str>) -> Option<()> {
-        let own = self.calls.get(newcomer).map_or(0, VecDeque::len);
-        let newest = |calls: &VecDeque<WaitingCall>| calls.back().map(|call| call.number);
-        let calls = self.calls.values_mut().max_by_key(|calls| (calls.len(), newest(calls)))?;
-        if calls.len() <= own + 1 {
-            return None;
-        }
-        let refused = calls.pop_back()?;
-        self.waiting -= 1;
-        let _ = refused.tell.send(Turn::GiveWay);
-        Some(())
-    }
-
-    /// Takes a call out of the line. Returns whether it was still waiting.
-    fn leave(&mut self, principal: &Arc<str>, number: u64) -> bool {
-        let Some(calls) = self.calls.get_mut(principal) else { return false };
-        let Ok(at) = calls.binary_search_by_key(&number, |call| call.number) else { return false };
-        calls.remove(at);
-        if calls.is_empty() {
-            self.calls.remove(principal);
-            self.turns.retain(|other| other != principal);
-        }
-        self.waiting -= 1;
-        true
-    }
-}
-
 impl Queue {
     fn new(settings: Settings) -> Self {
-        let line = WaitingLine { free: settings.concurrency, ..WaitingLine::default() };
-        Self { settings, line: Mutex::new(line) }
+        let share = Share::new(settings.concurrency);
+        Self { settings, share }
     }
 
     /// A permit, if one is free now.
     #[inline]
-    pub(crate) fn try_enter(&self) -> Option<Permit<'_>> {
-        let taken = self.line.lock().try_take();
-        taken.then(|| Permit(self))
+    pub(crate) fn try_enter(&self, principal: &Arc<str>) -> Option<Permit> {
+        self.share.try_take(principal)
     }
 
     /// Waits for a permit until `deadline`.
-    pub(crate) async fn enter(&self, principal: Arc<str>, deadline: Instant) -> Result<Permit<'_>, NoPermit> {
+    pub(crate) async fn enter(&self, principal: &Arc<str>, deadline: Instant) -> Result<Permit, NoPermit> {
         let began = Instant::now();
-        let full = || {
-            let Depth { running, waiting } = self.depth();
-            NoPermit::Full { running, waiting, cure: self.cure("max_waiting") }
-        };
-        let joined = {
-            let mut line = self.line.lock();
-            // One may have become free since the caller tried.
-            if line.try_take() {
-                return Ok(Permit(self));
+        self.share.take(principal, self.settings.max_waiting, deadline).await.map_err(|none| {
+            let Depth { running, waiting, .. } = self.depth();
+            match none {
+                NoTurn::Full => NoPermit::Full { running, waiting, cure: self.cure("max_waiting") },
+                NoTurn::Late => {
+                    NoPermit::TimedOut { waited: began.elapsed(), running, cure: self.cure("concurrency") }
+                }
             }
-            line.join(&principal, self.settings.max_waiting)
-        };
-        let (number, told) = joined.ok_or_else(full)?;
-        let mut waiter = Waiter { queue: self, principal, number, told };
-        match tokio::time::timeout_at(deadline, &mut waiter.told).await {
-            Ok(Ok(Turn::Run)) => Ok(Permit(self)),
-            Ok(_) => Err(full()),
-            Err(_) => Err(NoPermit::TimedOut {
-                waited: began.elapsed(),
-                running: self.depth().running,
-                cure: self.cure("concurrency"),
-            }),
-        }
+        })
     }
 
     fn cure(&self, setting: &str) -> String {
@@ -265,36 +139,17 @@ impl Queue {
     }
 
     pub(crate) fn depth(&self) -> Depth {
-        let line = self.line.lock();
-        Depth { running: self.settings.concurrency.saturating_sub(line.free), waiting: line.waiting }
+        self.share.depth()
     }
 
-    /// As `server_health` shows it.
+    /// As `server_health` shows it: `held` counts the running calls that their clients have given up.
     pub(crate) fn describe(&self) -> Value {
-        let Depth { running, waiting } = self.depth();
-        json!({"name": self.name(), "running": running, "waiting": waiting})
+        let Depth { running, waiting, lingering } = self.depth();
+        json!({"name": self.name(), "running": running, "waiting": waiting, "held": lingering})
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
         self.settings.name.as_deref()
-    }
-}
-
-/// A call in the line, which leaves it when dropped.
-struct Waiter<'q> {
-    queue: &'q Queue,
-    principal: Arc<str>,
-    number: u64,
-    told: oneshot::Receiver<Turn>,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        let mut line = self.queue.line.lock();
-        // A permit that came too late goes to the next call. One that was taken is not there any more.
-        if !line.leave(&self.principal, self.number) && self.told.try_recv() == Ok(Turn::Run) {
-            line.release();
-        }
     }
 }
 
@@ -355,7 +210,7 @@ mod tests {
     }
 
     fn depth(queue: &Queue) -> (usize, usize) {
-        let Depth { running, waiting } = queue.depth();
+        let Depth { running, waiting, .. } = queue.depth();
         (running, waiting)
     }
 
@@ -363,15 +218,15 @@ mod tests {
     /// taken.
     #[tokio::test(start_paused = true)]
     async fn a_paused_call_leaves_its_place() {
-        let queue = queue(1, 8);
-        let mut turn = QueueSlot::new(&queue, queue.try_enter().unwrap());
+        let (queue, places) = (queue(1, 8), Places::default());
+        let mut turn = QueueSlot::new(&queue, (&ADA, &places), queue.try_enter(&ADA).unwrap());
         assert_eq!(depth(&queue), (1, 0));
         turn.pause();
         assert_eq!(depth(&queue), (0, 0));
         turn.go_on();
         assert_eq!(depth(&queue), (1, 0));
         turn.pause();
-        let other = queue.try_enter().unwrap();
+        let other = queue.try_enter(&ADA).unwrap();
         turn.go_on();
         drop(turn);
         assert_eq!(depth(&queue), (1, 0), "the permit belongs to the other call");
@@ -383,14 +238,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn first_come_first_served() {
         let queue = queue(1, 8);
-        let first = queue.try_enter().unwrap();
-        assert!(queue.try_enter().is_none());
+        let first = queue.try_enter(&ADA).unwrap();
+        assert!(queue.try_enter(&ADA).is_none());
         let order = Arc::new(Mutex::new(Vec::new()));
         let waiting: Vec<_> = (0..3)
             .map(|number| {
                 let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
                 tokio::spawn(async move {
-                    let _place = queue.enter(Arc::clone(&ADA), soon()).await.unwrap();
+                    let _place = queue.enter(&ADA, soon()).await.unwrap();
                     order.lock().push(number);
                 })
             })
@@ -407,13 +262,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_queue() {
         let queue = queue(1, 1);
-        let _place = queue.try_enter().unwrap();
+        let _place = queue.try_enter(&ADA).unwrap();
         let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
-            async move { queue.enter(Arc::clone(&ADA), soon()).await.map(drop) }
+            async move { queue.enter(&ADA, soon()).await.map(drop) }
         });
         tokio::task::yield_now().await;
-        let refused = queue.enter(Arc::clone(&ADA), soon()).await.unwrap_err().to_string();
+        let refused = queue.enter(&ADA, soon()).await.unwrap_err().to_string();
         assert!(
             refused.contains("(1 running, 1 waiting)") && refused.contains("`queues.slow.max_waiting`"),
             "{refused}"
@@ -426,10 +281,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leaving_the_line() {
         let queue = queue(1, 1);
-        let permit = queue.try_enter().unwrap();
+        let permit = queue.try_enter(&ADA).unwrap();
         let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
-            async move { queue.enter(Arc::clone(&ADA), soon()).await.map(drop) }
+            async move { queue.enter(&ADA, soon()).await.map(drop) }
         });
         tokio::task::yield_now().await;
         assert_eq!(depth(&queue), (1, 1));
@@ -437,19 +292,19 @@ mod tests {
         assert!(waiting.await.unwrap_err().is_cancelled());
         assert_eq!(depth(&queue), (1, 0));
         drop(permit);
-        assert!(queue.try_enter().is_some());
+        assert!(queue.try_enter(&ADA).is_some());
     }
 
     /// Calls of these principals wait for the only permit, in this order. Returns who ran, and who was refused, in order.
     async fn turns(max_waiting: usize, waiting: &[&'static str]) -> (Vec<String>, Vec<String>) {
         let queue = queue(1, max_waiting);
-        let first = queue.try_enter().unwrap();
+        let first = queue.try_enter(&ADA).unwrap();
         let (ran, refused) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let mut tasks = Vec::new();
         for (number, principal) in waiting.iter().copied().enumerate() {
             let (queue, ran, refused) = (Arc::clone(&queue), Arc::clone(&ran), Arc::clone(&refused));
             tasks.push(tokio::spawn(async move {
-                let outcome = queue.enter(principal.into(), soon()).await;
+                let outcome = queue.enter(&principal.into(), soon()).await;
                 let ended = if outcome.is_ok() { &ran } else { &refused };
                 ended.lock().push(format!("{principal}{number}"));
             }));
@@ -458,7 +313,6 @@ mod tests {
         drop(first);
         futures_util::future::join_all(tasks).await;
         assert_eq!(depth(&queue), (0, 0));
-        assert!(queue.line.lock().calls.is_empty() && queue.line.lock().turns.is_empty());
         let taken = |list: &Mutex<Vec<String>>| std::mem::take(&mut *list.lock());
         (taken(&ran), taken(&refused))
     }
@@ -488,10 +342,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leaving_gives_the_turn_to_the_next() {
         let queue = queue(1, 8);
-        let permit = queue.try_enter().unwrap();
+        let permit = queue.try_enter(&ADA).unwrap();
         let wait = |principal: &str| {
             let (queue, principal): (_, Arc<str>) = (Arc::clone(&queue), principal.into());
-            tokio::spawn(async move { queue.enter(principal, soon()).await.map(std::mem::forget).is_ok() })
+            tokio::spawn(async move { queue.enter(&principal, soon()).await.map(std::mem::forget).is_ok() })
         };
         let (first, second, third) = (wait("a"), wait("b"), wait("a"));
         tokio::task::yield_now().await;

@@ -20,7 +20,7 @@ use super::conversation::{Clocks, Conversation, Progress};
 use crate::dialogue::questions::in_time;
 use crate::dialogue::rounds::Stop;
 use crate::error::GatewayError;
-use crate::gate::Call;
+use crate::gate::{Call, Place, made_way};
 use crate::relay::queue::{NoPermit, Queue, QueueSlot, Wait};
 use crate::relay::rewrite::{Input, Reply, Rewrite};
 use crate::relay::uris::result_outward;
@@ -97,12 +97,13 @@ impl RelayedRequest<'_> {
         if let Some(most) = execution(limits, self) {
             last = last.min(began + most);
         }
-        let permit = match queue.try_enter() {
+        let (principal, places) = (self.call.caller.principal.id(), &self.call.places);
+        let permit = match queue.try_enter(principal) {
             Some(permit) => permit,
             None => {
                 let mut wait = Wait::new(signals, Line::Queue, began, waited);
-                let principal = self.call.caller.principal.shared();
-                let slot = queue.enter(principal, last.min(began + limits.request_timeout));
+                // Boxed: inline, the wait would make the future of every call larger.
+                let slot = Box::pin(queue.enter(principal, last.min(began + limits.request_timeout)));
                 let slot = slot.instrument(debug_span!("queue")).await;
                 wait.end = slot.as_ref().map_or_else(NoPermit::end, |_| WaitEnd::Turn);
                 drop(wait);
@@ -112,8 +113,8 @@ impl RelayedRequest<'_> {
                 })?
             }
         };
-        let mut slot = QueueSlot::new(queue, permit);
-        let own = self.call.caller.session.uses(upstream, self.call.caller.era());
+        let mut slot = QueueSlot::new(queue, (principal, places), permit);
+        let own = self.call.caller.session.uses(upstream, self.call.caller.era(), principal);
         let own = own.map_err(|error| unavailable(upstream, &error))?;
         let upstream = own.as_ref().unwrap_or(upstream);
         // A tool call may have a process of its own; every other request goes to the shared one.
@@ -124,20 +125,26 @@ impl RelayedRequest<'_> {
             let asked = Instant::now();
             if self.call.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
                 let asking = Box::pin(self.ask_roots(limits.question_timeout));
-                match (Clocks { last: &mut last, slot: &mut slot }).pause_clocks(asking).await {
-                    Ok(keeper) => whose = Some(keeper),
-                    Err(stop) => return self.stopped(upstream.name().as_ref(), stop),
+                let mut clocks = Clocks { last: &mut last, slot: &mut slot, places, lease: None };
+                match clocks.pause_clocks(asking).await {
+                    Ok(Ok(keeper)) => whose = Some(keeper),
+                    Ok(Err(stop)) => return self.stopped(upstream.name().as_ref(), stop),
+                    Err(_evicted) => {
+                        return Err(GatewayError { may_have_run: false, ..self.made_way() });
+                    }
                 }
             }
             // Boxed, like everything rare: otherwise the future of every call would be as large as the
             // largest of them.
             let deadline = last.min(began + asked.elapsed() + limits.request_timeout);
-            let lease = upstream.lease(abilities, whose, deadline);
-            Box::pin(lease).await.map_err(|error| unavailable(upstream, &error))?
+            let lease = upstream.lease(principal, abilities, whose, deadline);
+            let lease = Box::pin(lease).await.map_err(|error| unavailable(upstream, &error))?;
+            lease.map(|lease| places.hold(lease))
         } else {
             None
         };
-        let upstream = lease.as_ref().map_or(upstream, Lease::upstream);
+        let lease = lease.as_ref().and_then(Place::get);
+        let upstream = lease.map_or(upstream, Lease::upstream);
         let mut sends = Sends::default();
         let mut progress = Progress::default();
         loop {
@@ -157,7 +164,12 @@ impl RelayedRequest<'_> {
                 relayed: self,
                 upstream,
                 ready: &ready,
-                clocks: Clocks { last: &mut last, slot: &mut slot },
+                clocks: Clocks {
+                    last: &mut last,
+                    slot: &mut slot,
+                    places,
+                    lease: lease.and_then(Lease::seat),
+                },
                 progress: &mut progress,
             };
             let sending = pin!(conversation.hold());
@@ -202,9 +214,15 @@ impl RelayedRequest<'_> {
         )
     }
 
+    /// The error of a request that waited for its client while others waited for its place.
+    pub(super) fn made_way(&self) -> GatewayError {
+        made_way(self.target.kind, self.target.offered)
+    }
+
     /// The outcome of a request whose server asked and got no answer.
     pub(super) fn stopped(&self, server: &str, stop: Stop) -> Result<Outcome, GatewayError> {
         match stop {
+            Stop::Evicted(_) => Err(self.made_way()),
             Stop::Unusable(reason) => {
                 let message = format!("server `{server}`: {reason}");
                 Err(GatewayError::new(Code::ProviderInvalidOutput, message).after_sending())
@@ -272,7 +290,8 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> GatewayError {
         Unavailable::Down { .. }
         | Unavailable::StillStarting(_)
         | Unavailable::Stopped
-        | Unavailable::AllLeased(_) => Code::ProviderUnavailable,
+        | Unavailable::AllLeased(_)
+        | Unavailable::AllOwned(_) => Code::ProviderUnavailable,
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
         // The process was for this call only; the next one may start.
         Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,

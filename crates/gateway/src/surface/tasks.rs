@@ -124,7 +124,7 @@ impl Gateway {
         }
         let OpenedTask { server, tool, own } = task;
         let owner = self.inner().catalog.load().owner(&server).filter(|owner| owner.features.tasks)?;
-        let process = caller.session.uses(&owner.upstream, Era::Modern).ok()?;
+        let process = caller.session.uses(&owner.upstream, Era::Modern, caller.principal.id()).ok()?;
         let session = process.is_some().then(|| caller.session.number());
         let watch = process.as_ref().unwrap_or(&owner.upstream).watch_task(&own);
         Some((TaskOrigin { server, session, own }, tool, watch))

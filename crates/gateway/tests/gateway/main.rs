@@ -10,6 +10,7 @@ mod envelopes;
 mod eras;
 mod events;
 mod gate;
+mod held;
 mod leases;
 mod limits;
 mod native;

@@ -36,6 +36,7 @@ impl Outlet for Sent {
 
 pub(crate) struct Client {
     revision: Revision,
+    principal: Principal,
     session: Session,
     desk: OpenQuestions,
     questioner: Questioner,
@@ -65,11 +66,16 @@ impl Client {
         let questioner = Questioner::new(abilities, desk.clone(), Sent(sender));
         let session = Session::new();
         session.declare(abilities);
-        Self { revision, session, questioner, desk, told, running: watch::Sender::new(0) }
+        let (principal, running) = (Principal::local(), watch::Sender::new(0));
+        Self { revision, principal, session, questioner, desk, told, running }
     }
 
     pub(crate) fn session(&self) -> &Session {
         &self.session
+    }
+
+    pub(crate) fn of_principal(self, name: &str) -> Self {
+        Self { principal: Principal::named(name), ..self }
     }
 
     pub(crate) fn in_session(self, session: &Session) -> Self {
@@ -78,7 +84,7 @@ impl Client {
 
     pub(crate) fn call(&self, gateway: &Gateway, tool: &str) -> JoinHandle<Result<Value, Value>> {
         let (gateway, questioner, revision) = (gateway.clone(), Some(self.questioner.clone()), self.revision);
-        let session = self.session.clone();
+        let (principal, session) = (self.principal.clone(), self.session.clone());
         let params = Object::parse(&Raw::encode(&json!({"name": tool, "arguments": {}}))).unwrap();
         let meta = RequestMeta::read(Some(&params)).unwrap();
         let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
@@ -86,13 +92,8 @@ impl Client {
         let running = Running(self.running.clone());
         tokio::spawn(async move {
             let _running = running;
-            let caller = Caller {
-                principal: Principal::local(),
-                revision,
-                transport: ClientTransport::Memory,
-                session,
-                questioner,
-            };
+            let caller =
+                Caller { principal, revision, transport: ClientTransport::Memory, session, questioner };
             let outcome = gateway.answer(&caller, &request, None).await;
             outcome
                 .map(|result| result.to_raw().decode().unwrap())

@@ -143,7 +143,7 @@ async fn the_health_is_told_whole() {
         (&server["name"], &server["state"], &server["tools"]),
         (&json!("m"), &json!("ready"), &json!(2))
     );
-    assert_eq!(server["queue"], json!({"name": null, "running": 0, "waiting": 0}));
+    assert_eq!(server["queue"], json!({"name": null, "running": 0, "waiting": 0, "held": 0}));
     assert_eq!(fixture.gateway.health()["counters"], counters);
     fixture.end().await;
 }

@@ -3,7 +3,7 @@
 //! Behind a link is either an ordered stream of messages ([`crate::link::stream`]: a process, a WebSocket) or an
 //! HTTP endpoint that takes one POST per request ([`crate::transport::http`]). The caller sees no difference: a
 //! request has an id of ours, its messages arrive in order, the answer last. Dropping an [`Exchange`] before its
-//! answer cancels the request at the peer.
+//! answer cancels the request at the peer; [`Exchange::abandon`] does that and tells when the peer is done with it.
 //!
 //! A legacy server may ask a question while it works on a request. If the request was opened with [`Abilities`],
 //! its opener receives the question as an [`Event`] and must answer it with [`Exchange::reply`]; unanswered
@@ -16,22 +16,26 @@ pub(crate) mod negotiate;
 pub(crate) mod notice;
 pub(crate) mod stream;
 pub(crate) mod switchboard;
+pub(crate) mod unfinished;
 
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bridgehead_config::Roots;
 use bridgehead_schema::HeaderParameter;
 use bridgehead_wire::held::Account;
 use bridgehead_wire::{Abilities, Id, Level, Method, Object, Raw, Request, RpcError, Spliced, code, key};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
 
 use crate::catalog::Lists;
 use crate::link::notice::Notice;
 use crate::link::stream::{Stream, StreamExchange};
 use crate::link::switchboard::Switchboard;
+use crate::link::unfinished::Unfinished;
 use crate::server::crash::{Crash, Fault};
 use crate::transport::http::{HttpExchange, Remote};
 
@@ -103,6 +107,18 @@ pub enum Purpose {
     /// Part of negotiating the protocol. It is never cancelled, and an error with an unknown id counts as its
     /// answer: some servers answer unknown requests that way.
     Handshake,
+    /// A request that was cancelled and may still run. It does not count as work in progress.
+    Abandoned,
+}
+
+impl Purpose {
+    /// Whether somebody waits for the request.
+    pub(crate) const fn is_work(self) -> bool {
+        match self {
+            Self::Ordinary | Self::Handshake => true,
+            Self::Standing | Self::Abandoned => false,
+        }
+    }
 }
 
 /// The parts of a request that a modern HTTP server also wants in headers. They are computed only for such a
@@ -459,6 +475,45 @@ impl Exchange {
         match &mut self.0 {
             ExchangeKind::Stream(exchange) => exchange.reply(id, outcome),
             ExchangeKind::Http(exchange) => exchange.reply(id, outcome),
+        }
+    }
+
+    /// Cancels the request, if it was sent and its answer has not come. Dropping does that too; this returns what tells the
+    /// end of the request at the server, as far as `grace` allows.
+    pub fn abandon(&mut self, grace: Duration) -> Option<Unfinished> {
+        let runtime = Handle::try_current().ok().filter(|_| !grace.is_zero())?;
+        let abandoned = match &mut self.0 {
+            ExchangeKind::Stream(exchange) => ExchangeKind::Stream(exchange.abandon()?),
+            ExchangeKind::Http(exchange) => ExchangeKind::Http(Box::new(exchange.abandon()?)),
+        };
+        Some(Unfinished::watch(Self(abandoned), grace, &runtime))
+    }
+
+    /// Waits until the server has provably ended a cancelled request, or the link has ended. The end of a response alone is no
+    /// such proof.
+    async fn ends(mut self) {
+        match &self.0 {
+            ExchangeKind::Stream(_) => self.answered(false).await,
+            ExchangeKind::Http(exchange) => {
+                let over = exchange.over();
+                tokio::select! {
+                    () = over => {}
+                    () = self.answered(true) => {}
+                }
+            }
+        }
+    }
+
+    /// Waits for the answer to a cancelled request; for ever, if it is lost and `goes_on` then.
+    async fn answered(&mut self, goes_on: bool) {
+        loop {
+            match self.next().await {
+                Event::Answer(_) | Event::Lost(LinkError::TooLarge { .. }) => return,
+                Event::Lost(_) if goes_on => std::future::pending().await,
+                Event::Lost(_) => return,
+                Event::Asked(asked) => self.reply(&asked.id, Err(&call_is_over())),
+                Event::Progress(_) | Event::Log(_) | Event::Acknowledged | Event::Withdrawn(_) => {}
+            }
         }
     }
 

@@ -220,6 +220,29 @@ impl StreamExchange {
     }
 }
 
+impl StreamExchange {
+    /// Cancels the request if it was sent and is not answered, and returns what hears the end of it.
+    pub(crate) fn abandon(&mut self) -> Option<Self> {
+        if self.done || !self.sent || self.slot.purpose != Purpose::Ordinary {
+            return None;
+        }
+        let slot = self.stream.board.abandon(self.id)?;
+        // Nothing is left to release; questions that are owed an answer get it when this is dropped.
+        self.done = true;
+        self.tell_cancelled();
+        let (stream, abilities, owed) = (Arc::clone(&self.stream), Abilities::NONE, Vec::new());
+        Some(Self { stream, id: self.id, slot, abilities, owed, sent: true, done: false })
+    }
+
+    fn tell_cancelled(&self) {
+        let params = cancelled_params(self.id);
+        let lost = self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
+        if lost.is_err() {
+            debug!(server = %self.stream.board.server, "the server does not read; a cancellation was dropped");
+        }
+    }
+}
+
 impl Drop for StreamExchange {
     fn drop(&mut self) {
         let open = !self.done && self.stream.board.release(self.id);
@@ -229,13 +252,8 @@ impl Drop for StreamExchange {
                 self.stream.owe(|out| response(out, &id, Err(&call_is_over())));
             }
         }
-        if open && self.sent && self.slot.purpose != Purpose::Handshake {
-            let params = cancelled_params(self.id);
-            let lost =
-                self.stream.out.push(|out| notification(out, Method::Cancelled.as_str(), Some(&params)));
-            if lost.is_err() {
-                debug!(server = %self.stream.board.server, "the server does not read; a cancellation was dropped");
-            }
+        if open && self.sent && !matches!(self.slot.purpose, Purpose::Handshake | Purpose::Abandoned) {
+            self.tell_cancelled();
         }
     }
 }

@@ -179,7 +179,7 @@ impl Switchboard {
 
     /// Whether a malformed answer is a fault now.
     fn judges(&self, table: &Table) -> bool {
-        let waits = |slot: &Arc<Slot>| slot.purpose != Purpose::Standing;
+        let waits = |slot: &Arc<Slot>| slot.purpose.is_work();
         self.strict.load(Ordering::Acquire) && table.slots.values().any(waits)
     }
 
@@ -241,6 +241,14 @@ impl Switchboard {
         waited
     }
 
+    /// Replaces the slot of the request `id`, if it is still waiting: the new one only hears how the request ends.
+    pub(crate) fn abandon(&self, id: u64) -> Option<Arc<Slot>> {
+        let slot = Arc::new(Slot::new(Purpose::Abandoned));
+        let mut table = self.table.lock();
+        *table.slots.get_mut(&id)? = Arc::clone(&slot);
+        Some(slot)
+    }
+
     /// Fails `id` because its answer was too large.
     pub(crate) fn too_large(&self, id: u64, error: LinkError) {
         let mut table = self.table.lock();
@@ -285,7 +293,7 @@ impl Switchboard {
 
     /// How many requests wait for an answer.
     pub(crate) fn waiting(&self) -> usize {
-        self.table.lock().slots.values().filter(|slot| slot.purpose != Purpose::Standing).count()
+        self.table.lock().slots.values().filter(|slot| slot.purpose.is_work()).count()
     }
 
     /// Resolves when the peer has said that some of its lists changed since this last resolved.

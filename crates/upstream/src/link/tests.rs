@@ -74,7 +74,7 @@ async fn every_question_is_answered_once() {
     }
     assert_eq!(far.next().await, json!({"jsonrpc": "2.0", "id": 8, "result": {"roots": []}}));
     // The reader has had its turn, so the last question is queued.
-    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
     drop(exchange);
     for id in [7, 9] {
         let refused = far.next().await;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bridgehead_config::{Isolation, Launch, Limits, ServerConfig, ServerName};
@@ -154,6 +154,11 @@ pub enum Unavailable {
     /// All leases for clients that can be asked are in use.
     #[error("all {0} processes for calls during which it may ask questions are in use; raise `max_leases`")]
     AllLeased(usize),
+    /// All processes for single sessions are in use.
+    #[error(
+        "all {0} processes for single sessions are in use; end sessions, or raise `max_session_processes`"
+    )]
+    AllOwned(usize),
     /// It is no longer configured.
     #[error("it was removed from the configuration")]
     Removed,
@@ -206,6 +211,10 @@ struct Attachment {
     leases: Leases,
     /// Processes that wait for their call.
     pools: Pools,
+    /// The principal of the session that this process belongs to.
+    whose: OnceLock<Arc<str>>,
+    /// Whether it was ended because another principal waited for its place.
+    evicted: AtomicBool,
 }
 
 /// A process of a single session or call: its attachment, if that still exists, and its tasks.
@@ -258,17 +267,14 @@ impl Upstream {
             owned,
             leases,
             pools,
+            whose: OnceLock::new(),
+            evicted: AtomicBool::new(false),
         }))
     }
 
     /// Starts the server in the background and keeps it running, in its own registry.
     pub fn start(server: ServerConfig, surroundings: Surroundings) -> Self {
         Registry::new().attach(server, surroundings)
-    }
-
-    /// The session's own process of this server, by the session's number; started if it does not exist.
-    pub fn own(&self, session: u64) -> Result<Self, Unavailable> {
-        self.beside(Scope::Session(session), Arc::clone(&self.0.server))
     }
 
     /// Another process or session of this server, for the clients that `scope` names.
@@ -297,6 +303,23 @@ impl Upstream {
     pub(crate) fn session_count(&self) -> usize {
         // Without holding the lock: dropping the last reference takes it again.
         self.owned().iter().filter(|own| own.is_session()).count()
+    }
+
+    pub(crate) fn shared_config(&self) -> &Arc<ServerConfig> {
+        &self.0.server
+    }
+
+    /// Notes the principal of the session that this process belongs to.
+    pub(crate) fn belongs_to(&self, principal: &Arc<str>) {
+        let _ = self.0.whose.set(Arc::clone(principal));
+    }
+
+    pub(crate) fn whose(&self) -> Option<&Arc<str>> {
+        self.0.whose.get()
+    }
+
+    pub(crate) fn evicted(&self) -> &AtomicBool {
+        &self.0.evicted
     }
 
     pub(crate) fn leases(&self) -> &Leases {
@@ -600,7 +623,7 @@ impl Upstream {
         }
     }
 
-    fn owned(&self) -> Vec<Self> {
+    pub(crate) fn owned(&self) -> Vec<Self> {
         let owned = self.0.owned.lock();
         owned.iter().filter_map(|own| own.attachment.upgrade()).map(Self).collect()
     }

@@ -104,7 +104,9 @@ impl Key {
             queue: _,
             interactive: _,
             max_leases: _,
+            max_session_processes: _,
             question_timeout: _,
+            cancel_grace: _,
             roots,
         } = server;
         let mut kept = Fields::default();

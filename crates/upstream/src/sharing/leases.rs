@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bridgehead_call::{Permit, Seat, Share};
 use bridgehead_config::{Interactive, Isolation, Roots, ServerConfig};
 use bridgehead_wire::{Abilities, Era, Method};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -35,7 +35,7 @@ const MOST_CLASSES: usize = 16;
 /// The leases of one server.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    turns: Arc<Semaphore>,
+    turns: Arc<Share>,
     /// Set once a question could have belonged to more than one call.
     exclusive: AtomicBool,
     /// Set once the server has asked a question.
@@ -67,9 +67,12 @@ struct Entry {
     /// How many calls use it.
     users: usize,
     /// Held while it has users.
-    turn: Option<OwnedSemaphorePermit>,
+    turn: Option<Permit>,
     used: u64,
 }
+
+/// An entry: its number, its process, and its place among those in use.
+type Joined = (u64, Upstream, Option<Seat>);
 
 /// Whom a process or session is kept for between calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +123,8 @@ pub struct Lease {
     upstream: Upstream,
     /// The upstream to return it to, and its number there; `None` for one that a class shares.
     home: Option<(Upstream, u64)>,
+    /// Its place among the leases, if it has one.
+    seat: Option<Seat>,
     /// Whether it cannot be used again.
     once: bool,
 }
@@ -128,6 +133,22 @@ impl Lease {
     /// The leased process or session.
     pub const fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// Its place among those that are in use, which rests while its call waits for its client.
+    pub fn seat(&self) -> Option<Seat> {
+        self.seat.clone()
+    }
+
+    /// Notes that its call was given up, and that it is kept because the server may still work on it.
+    pub fn linger(&mut self) {
+        if let Some((home, number)) = &self.home {
+            let mut pool = home.leases().pool.lock();
+            let entry = pool.entries.iter_mut().find(|entry| entry.number == *number);
+            if let Some(turn) = entry.and_then(|entry| entry.turn.as_mut()) {
+                turn.linger();
+            }
+        }
     }
 }
 
@@ -150,9 +171,8 @@ impl Drop for Lease {
 
 impl Leases {
     pub(crate) fn new(server: &ServerConfig) -> Self {
-        let turns = Semaphore::new(server.max_leases.clamp(1, Semaphore::MAX_PERMITS));
         Self {
-            turns: Arc::new(turns),
+            turns: Share::new(server.max_leases.max(1)),
             exclusive: AtomicBool::new(false),
             asks: AtomicBool::new(false),
             roots: AtomicBool::new(false),
@@ -164,9 +184,10 @@ impl Leases {
 
 impl Upstream {
     /// The lease for a call of a client with these abilities; `None` if this upstream will do. `whose` names the
-    /// keeper, if the server may remember the client. Waits until `deadline` if all leases are in use.
+    /// keeper, if the server may remember the client. Waits until `deadline` if all leases are in use; principals take turns.
     pub async fn lease(
         &self,
+        principal: &Arc<str>,
         abilities: Abilities,
         whose: Option<LeaseOwner>,
         deadline: Instant,
@@ -184,21 +205,26 @@ impl Upstream {
             let class = if self.has_classes(abilities) { self.class(abilities)? } else { None };
             let crowded = class.as_ref().unwrap_or(self).is_crowded(self.leases());
             // Without any ambiguity so far, calls do not wait for a lease: there may be no question at all.
-            let free = !self.leases().exclusive.load(Ordering::Relaxed) && turns.available_permits() == 0;
+            let free =
+                !self.leases().exclusive.load(Ordering::Relaxed) && turns.depth().running >= turns.most();
             if !crowded || free {
-                return Ok(class.map(|upstream| Lease { upstream, home: None, once: false }));
+                return Ok(class.map(|upstream| Lease { upstream, home: None, seat: None, once: false }));
             }
         }
         let joined = self.join(&mut self.leases().pool.lock(), abilities, whose.as_ref());
-        if let Some((number, upstream)) = joined {
-            return Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once: false }));
+        if let Some((number, upstream, seat)) = joined {
+            return Ok(Some(Lease { upstream, home: Some((self.clone(), number)), seat, once: false }));
         }
-        let Ok(Ok(turn)) = tokio::time::timeout_at(deadline, turns.acquire_owned()).await else {
+        let turn = match turns.try_take(principal) {
+            Some(turn) => Ok(turn),
+            None => turns.take(principal, usize::MAX, deadline).await,
+        };
+        let Ok(turn) = turn else {
             return Err(Unavailable::AllLeased(self.config().max_leases));
         };
         let once = rooted && whose.is_none();
-        let (number, upstream) = self.take(abilities, whose, rooted, turn)?;
-        Ok(Some(Lease { upstream, home: Some((self.clone(), number)), once }))
+        let (number, upstream, seat) = self.take(abilities, whose, rooted, turn)?;
+        Ok(Some(Lease { upstream, home: Some((self.clone(), number)), seat, once }))
     }
 
     /// Whether a call outside any session must bring its client's roots, because a process of this server may be
@@ -222,7 +248,7 @@ impl Upstream {
     }
 
     /// A process in use that is kept for these roots, if its calls may run concurrently.
-    fn join(&self, pool: &mut Pool, abilities: Abilities, whose: Option<&LeaseOwner>) -> Option<(u64, Self)> {
+    fn join(&self, pool: &mut Pool, abilities: Abilities, whose: Option<&LeaseOwner>) -> Option<Joined> {
         let alone = self.config().interactive == Interactive::Exclusive
             || self.leases().exclusive.load(Ordering::Relaxed);
         let whose = whose.filter(|whose| matches!(whose, LeaseOwner::Roots { .. }) && !alone)?;
@@ -235,7 +261,7 @@ impl Upstream {
                 && !entry.upstream.is_crowded(self.leases())
         })?;
         (entry.users, entry.used) = (entry.users + 1, clock);
-        Some((entry.number, entry.upstream.clone()))
+        Some((entry.number, entry.upstream.clone(), entry.turn.as_ref().map(Permit::seat)))
     }
 
     /// Whether a legacy server has asked for roots, and so may remember those of its clients.
@@ -298,8 +324,8 @@ impl Upstream {
         abilities: Abilities,
         whose: Option<LeaseOwner>,
         rooted: bool,
-        turn: OwnedSemaphorePermit,
-    ) -> Result<(u64, Self), Unavailable> {
+        turn: Permit,
+    ) -> Result<Joined, Unavailable> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let mut pool = self.leases().pool.lock();
         // Another call of the same client may have come first.
@@ -308,6 +334,7 @@ impl Upstream {
         }
         pool.clock += 1;
         let clock = pool.clock;
+        let seat = Some(turn.seat());
         let has_room = pool.entries.len() < self.config().max_leases.max(1);
         let mut idle: Vec<&mut Entry> = pool.entries.iter_mut().filter(|entry| entry.users == 0).collect();
         idle.sort_by_key(|entry| entry.used);
@@ -319,7 +346,7 @@ impl Upstream {
         if let Some(at) = at {
             let entry = &mut idle[at];
             (entry.users, entry.turn, entry.whose, entry.used) = (1, Some(turn), whose, clock);
-            return Ok((entry.number, entry.upstream.clone()));
+            return Ok((entry.number, entry.upstream.clone(), seat));
         }
         // Every process in use has a permit, so without room an idle entry exists.
         let given_up = idle.first().filter(|_| !has_room).map(|entry| entry.number);
@@ -346,7 +373,7 @@ impl Upstream {
             turn: Some(turn),
             used: clock,
         });
-        Ok((number, upstream))
+        Ok((number, upstream, seat))
     }
 
     /// How many processes or sessions exist beside the shared one, by reason.

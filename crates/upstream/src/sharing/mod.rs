@@ -5,3 +5,4 @@ pub(crate) mod key;
 pub(crate) mod leases;
 pub(crate) mod pool;
 pub(crate) mod registry;
+mod sessions;

@@ -73,6 +73,14 @@ pub(crate) mod http {
             match remote.never {}
         }
 
+        pub(crate) fn over(&self) -> std::future::Pending<()> {
+            match self.0 {}
+        }
+
+        pub(crate) fn abandon(&mut self) -> Option<Self> {
+            match self.0 {}
+        }
+
         pub(crate) const fn id(&self) -> u64 {
             match self.0 {}
         }

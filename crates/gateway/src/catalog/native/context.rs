@@ -90,6 +90,7 @@ impl ToolContext {
                 visits: Vec::new(),
             }),
             answered: Notify::new(),
+            asks: Notify::new(),
             ended: CancellationToken::new(),
         };
         Self {
@@ -167,6 +168,8 @@ pub(super) struct RunningCall {
     state: Mutex<CallState>,
     /// Wakes the clocks when the last open question is over.
     answered: Notify,
+    /// Wakes the run when the first question is put.
+    asks: Notify,
     pub(super) ended: CancellationToken,
 }
 
@@ -241,6 +244,11 @@ impl RunningCall {
         self.answered.notified().await;
     }
 
+    /// Resolves when the client is asked. May resolve too early.
+    pub(super) async fn asks(&self) {
+        self.asks.notified().await;
+    }
+
     /// Stops the clocks until the guard is dropped, unless the call has ended or asks too much already.
     pub(super) fn begin_asking(self: &Arc<Self>) -> Result<Asking, NotNow> {
         let mut state = self.state.lock();
@@ -252,6 +260,7 @@ impl RunningCall {
         }
         if state.asking == 0 {
             state.asking_since = Instant::now();
+            self.asks.notify_one();
         }
         state.asking += 1;
         drop(state);

@@ -7,6 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 
+use bridgehead_call::Seat;
 use bridgehead_wire::Code;
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 use super::context::{RunningCall, ToolContext};
 use super::handler::{BoundHandler, Named, panicked};
 use crate::error::GatewayError;
-use crate::gate::{Call, Gate};
+use crate::gate::{Call, Gate, evicted, made_way};
 
 /// Runs a handler. A failure and a panic of the handler both become `HANDLER_ERROR`.
 pub(crate) async fn run<T>(
@@ -29,13 +30,21 @@ pub(crate) async fn run<T>(
     let mut running = pin!(AssertUnwindSafe(async { bound(context).await }).catch_unwind());
     let outcome = loop {
         let Some(deadline) = end.0.deadline(gate.limits) else {
+            let mut resting = call.places.lock.get().map(Seat::rest);
             tokio::select! {
                 biased;
                 outcome = &mut running => break outcome,
+                _evicted = evicted(&mut resting) => return Err(made_way(named.kind, named.name)),
                 () = end.0.answered() => continue,
             }
         };
-        match tokio::time::timeout_at(deadline, &mut running).await {
+        let waiting = tokio::select! {
+            biased;
+            outcome = tokio::time::timeout_at(deadline, &mut running) => outcome,
+            // From now on its lock rests.
+            () = end.0.asks(), if call.places.lock.get().is_some() => continue,
+        };
+        match waiting {
             Ok(outcome) => break outcome,
             // Progress or a question may have moved the deadline meanwhile.
             Err(_) if end.0.deadline(gate.limits).is_some_and(|deadline| deadline <= Instant::now()) => {

@@ -20,7 +20,7 @@ fn keeper(roots: &str) -> Option<LeaseOwner> {
 
 async fn lease(upstream: &Upstream, whose: Option<LeaseOwner>) -> Result<Lease, Unavailable> {
     let soon = Instant::now() + Duration::from_secs(1);
-    Ok(upstream.lease(Abilities::ALL, whose, soon).await?.expect("one beside the shared one"))
+    Ok(upstream.lease(&"me".into(), Abilities::ALL, whose, soon).await?.expect("one beside the shared one"))
 }
 
 fn is_same(one: &Lease, other: &Lease) -> bool {
@@ -28,7 +28,7 @@ fn is_same(one: &Lease, other: &Lease) -> bool {
 }
 
 fn free(upstream: &Upstream) -> usize {
-    upstream.leases().turns.available_permits()
+    upstream.leases().turns.most() - upstream.leases().turns.depth().running
 }
 
 /// HOUR-1: calls of one client with the same roots run concurrently in one process, and hold one permit while any
@@ -106,7 +106,7 @@ async fn calls_that_need_no_lease() {
         [(Interactive::Shared, Abilities::ALL), (Interactive::Exclusive, Abilities::NONE)]
     {
         let upstream = upstream(interactive, 1, true);
-        let leased = upstream.lease(abilities, keeper("a"), Instant::now()).await.unwrap();
+        let leased = upstream.lease(&"me".into(), abilities, keeper("a"), Instant::now()).await.unwrap();
         assert!(leased.is_none() && upstream.leased() == 0, "{interactive:?}");
     }
 }
@@ -118,7 +118,7 @@ async fn why_there_are_several() {
         let server = ServerConfig { isolation, interactive: Interactive::Exclusive, ..testing::unusable() };
         let upstream = Upstream::start(server, testing::surroundings());
         assert!(upstream.reasons_beside().is_empty());
-        let own = [upstream.own(1).unwrap(), upstream.own(2).unwrap()];
+        let own = [upstream.own(1, &"me".into()).unwrap(), upstream.own(2, &"me".into()).unwrap()];
         assert_eq!(upstream.reasons_beside(), [(reason, 2)].into());
         let questions = lease(&upstream, None).await.unwrap();
         assert_eq!(upstream.reasons_beside(), [(reason, 2), (Reason::Questions, 1)].into());

@@ -100,7 +100,7 @@ impl fmt::Debug for HttpExchange {
 
 impl HttpExchange {
     pub(crate) fn open(remote: &Arc<Remote>, purpose: Purpose, abilities: Abilities) -> Self {
-        if purpose != Purpose::Standing {
+        if purpose.is_work() {
             remote.open_exchanges.fetch_add(1, Ordering::Relaxed);
         }
         let id = remote.board.next_id();
@@ -591,23 +591,77 @@ impl HttpExchange {
     }
 }
 
-impl Drop for HttpExchange {
-    fn drop(&mut self) {
-        if self.purpose != Purpose::Standing {
-            self.remote.open_exchanges.fetch_sub(1, Ordering::Relaxed);
+impl HttpExchange {
+    /// Cancels the request if it was sent and is not answered, and returns what hears the end of it.
+    pub(crate) fn abandon(&mut self) -> Option<Self> {
+        if self.done || !self.was_sent() || self.purpose != Purpose::Ordinary {
+            return None;
         }
-        if let Some(slot) = &self.slot {
-            self.remote.board.release(self.id);
-            if !self.abilities.is_none() {
-                self.owed.extend(slot.unseen());
-                for id in std::mem::take(&mut self.owed) {
-                    let mut reply = BytesMut::new();
-                    response(&mut reply, &id, Err(&call_is_over()));
-                    self.remote.owe(reply);
-                }
+        let slot = match &self.slot {
+            Some(_) => Some(self.remote.board.abandon(self.id)?),
+            None => None,
+        };
+        self.refuse_owed();
+        self.slot = None;
+        self.done = true;
+        let mut state = std::mem::replace(&mut self.state, ExchangeState::Idle);
+        // A modern server notices that the response is closed.
+        match self.speech() {
+            Speech::Modern => state = ExchangeState::Idle,
+            _ => self.remote.tell_cancelled(&cancelled_params(self.id)),
+        }
+        Some(Self {
+            remote: Arc::clone(&self.remote),
+            id: self.id,
+            purpose: Purpose::Abandoned,
+            slot,
+            abilities: Abilities::NONE,
+            owed: Vec::new(),
+            outgoing: self.outgoing.take(),
+            state,
+            status: None,
+            session: None,
+            last_progress: None,
+            logs: false,
+            // It is never posted again, whatever the server asks for.
+            pauses: MOST_PAUSES,
+            put_off: None,
+            resumptions: self.resumptions,
+            sent: true,
+            done: false,
+            replying: self.replying.take(),
+        })
+    }
+
+    /// Resolves when the link has ended.
+    pub(crate) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.remote.over.clone().cancelled_owned()
+    }
+
+    /// Answers the questions that nobody answers any more.
+    fn refuse_owed(&mut self) {
+        if let Some(slot) = self.slot.as_ref().filter(|_| !self.abilities.is_none()) {
+            self.owed.extend(slot.unseen());
+            for id in std::mem::take(&mut self.owed) {
+                let mut reply = BytesMut::new();
+                response(&mut reply, &id, Err(&call_is_over()));
+                self.remote.owe(reply);
             }
         }
-        let waits = self.sent && !self.done && self.purpose != Purpose::Handshake;
+    }
+}
+
+impl Drop for HttpExchange {
+    fn drop(&mut self) {
+        if self.purpose.is_work() {
+            self.remote.open_exchanges.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.slot.is_some() {
+            self.remote.board.release(self.id);
+            self.refuse_owed();
+        }
+        let told = matches!(self.purpose, Purpose::Handshake | Purpose::Abandoned);
+        let waits = self.sent && !self.done && !told;
         // A modern server notices that the response is closed, which happens with this drop.
         if !waits || self.speech() == Speech::Modern {
             return;
