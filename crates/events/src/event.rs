@@ -90,6 +90,8 @@ pub enum Detail {
     Completed {
         /// What it was about.
         about: Asked,
+        /// Who asked; `None` for a call of a provider.
+        by: Option<AskedBy>,
         /// How the result begins.
         summary: Excerpt,
         /// How long it took, in whole milliseconds.
@@ -99,6 +101,8 @@ pub enum Detail {
     Failed {
         /// What it was about.
         about: Asked,
+        /// Who asked; `None` for a call of a provider.
+        by: Option<AskedBy>,
         /// The stable error code.
         code: Cow<'static, str>,
         /// Whether the same request may succeed later.
@@ -201,6 +205,15 @@ pub enum Asked {
     Method(&'static str, Arc<str>),
 }
 
+/// Who made a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedBy {
+    /// On whose behalf.
+    pub principal: Arc<str>,
+    /// The client program, without secrets; `None` if it did not say.
+    pub client: Option<Excerpt>,
+}
+
 /// How an initialisation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitOutcome {
@@ -268,13 +281,13 @@ impl Serialize for Event {
                 object.serialize_entry("removed", removed)?;
                 object.serialize_entry("unchanged", unchanged)?;
             }
-            Detail::Completed { about, summary, duration_ms } => {
-                asked(&mut object, about)?;
+            Detail::Completed { about, by, summary, duration_ms } => {
+                asked(&mut object, about, by.as_ref())?;
                 object.serialize_entry("summary", summary)?;
                 object.serialize_entry("durationMs", duration_ms)?;
             }
-            Detail::Failed { about, code, retryable, message } => {
-                asked(&mut object, about)?;
+            Detail::Failed { about, by, code, retryable, message } => {
+                asked(&mut object, about, by.as_ref())?;
                 object.serialize_entry("code", code)?;
                 object.serialize_entry("retryable", retryable)?;
                 object.serialize_entry("message", message)?;
@@ -315,15 +328,17 @@ impl Serialize for Event {
     }
 }
 
-/// Writes what was asked for, under the keys of its topic.
-fn asked<M: SerializeMap>(object: &mut M, about: &Asked) -> Result<(), M::Error> {
+/// Writes what was asked for, under the keys of its topic, and who asked.
+fn asked<M: SerializeMap>(object: &mut M, about: &Asked, by: Option<&AskedBy>) -> Result<(), M::Error> {
     match about {
-        Asked::Tool(tool) => object.serialize_entry("tool", tool),
+        Asked::Tool(tool) => object.serialize_entry("tool", tool)?,
         Asked::Method(method, subject) => {
             object.serialize_entry("method", method)?;
-            object.serialize_entry("subject", subject)
+            object.serialize_entry("subject", subject)?;
         }
     }
+    object.serialize_entry("principal", &by.map(|by| &by.principal))?;
+    object.serialize_entry("client", &by.and_then(|by| by.client.as_ref()))
 }
 
 #[cfg(test)]
@@ -368,37 +383,40 @@ mod tests {
         check(
             Detail::Completed {
                 about: Asked::Tool("files__read".into()),
+                by: Some(AskedBy { principal: "ada".into(), client: Some(excerpt("an-ide 1.0")) }),
                 summary: excerpt("token=x"),
                 duration_ms: 7,
             },
             "provider.mcp.tool.completed",
-            r#","tool":"files__read","summary":"token=[redacted]","durationMs":7"#,
+            r#","tool":"files__read","principal":"ada","client":"an-ide 1.0","summary":"token=[redacted]","durationMs":7"#,
         );
         check(
             Detail::Failed {
                 about: Asked::Tool("files__read".into()),
+                by: Some(AskedBy { principal: "ada".into(), client: None }),
                 code: Cow::Borrowed("PROVIDER_TIMEOUT"),
                 retryable: true,
                 message: excerpt("no answer"),
             },
             "provider.mcp.tool.failed",
-            r#","tool":"files__read","code":"PROVIDER_TIMEOUT","retryable":true,"message":"no answer""#,
+            r#","tool":"files__read","principal":"ada","client":null,"code":"PROVIDER_TIMEOUT","retryable":true,"message":"no answer""#,
         );
         let prompt = || Asked::Method("prompts/get", "files__plan".into());
         check(
-            Detail::Completed { about: prompt(), summary: excerpt("p"), duration_ms: 7 },
+            Detail::Completed { about: prompt(), by: None, summary: excerpt("p"), duration_ms: 7 },
             "provider.mcp.request.completed",
-            r#","method":"prompts/get","subject":"files__plan","summary":"p","durationMs":7"#,
+            r#","method":"prompts/get","subject":"files__plan","principal":null,"client":null,"summary":"p","durationMs":7"#,
         );
         check(
             Detail::Failed {
                 about: prompt(),
+                by: None,
                 code: Cow::Borrowed("-7"),
                 retryable: false,
                 message: excerpt("no"),
             },
             "provider.mcp.request.failed",
-            r#","method":"prompts/get","subject":"files__plan","code":"-7","retryable":false,"message":"no""#,
+            r#","method":"prompts/get","subject":"files__plan","principal":null,"client":null,"code":"-7","retryable":false,"message":"no""#,
         );
         check(Detail::Disconnected, "provider.mcp.disconnected", "");
         check(Detail::Reconnected, "provider.mcp.reconnected", "");

@@ -23,7 +23,7 @@ mod told;
 mod topic;
 
 pub use bus::{Bus, Delivery, Subscription};
-pub use event::{Asked, Detail, Event, InitOutcome, ProbeKind};
+pub use event::{Asked, AskedBy, Detail, Event, InitOutcome, ProbeKind};
 pub use excerpt::Excerpt;
 pub use filter::Filter;
 pub use metrics::{BOUNDS, Counter, Distribution, Measure, MetricsSnapshot};

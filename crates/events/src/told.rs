@@ -11,7 +11,7 @@ use bridgehead_wire::Redactor;
 
 use crate::log::CANCELLED;
 use crate::signal::{CallEnded, CheckpointMade, ExecutionEnded, ExecutionOutcome, ServerSignal, Signal};
-use crate::{Asked, Bus, Detail, Excerpt, InitOutcome};
+use crate::{Asked, AskedBy, Bus, Detail, Excerpt, InitOutcome};
 
 impl Signal<'_> {
     /// Publishes its event on `bus`, if it has one and there is a subscriber.
@@ -48,16 +48,18 @@ impl CallEnded<'_> {
             None => Asked::Tool(Arc::clone(&call.tool)),
             Some(method) => Asked::Method(method, call.about.subject.clone().unwrap_or_default()),
         };
+        let client = call.about.client.as_deref().map(|client| Excerpt::new(&redactor, client));
+        let by = Some(AskedBy { principal: Arc::clone(&call.principal), client });
         let (code, retryable, message) = match self.exit.outcome() {
             Outcome::Result { body, .. } => {
                 let shown = redactor.paths(call.subject(), body);
                 let summary = Excerpt::new(&redactor, &String::from_utf8_lossy(&shown));
-                return Detail::Completed { about, summary, duration_ms: self.exit.duration_ms() };
+                return Detail::Completed { about, by, summary, duration_ms: self.exit.duration_ms() };
             }
             Outcome::Error { code, message, .. } => (code.clone(), self.retryable, message.as_str()),
             Outcome::Cancelled => (Cow::Borrowed(CANCELLED), false, "the client no longer wants the answer"),
         };
-        Detail::Failed { about, code, retryable, message: Excerpt::new(&redactor, message) }
+        Detail::Failed { about, by, code, retryable, message: Excerpt::new(&redactor, message) }
     }
 }
 
@@ -79,13 +81,13 @@ impl ExecutionEnded<'_> {
         let (code, retryable, message) = match self.outcome {
             ExecutionOutcome::Result(result) => {
                 let summary = Excerpt::new(&redactor, result);
-                return Detail::Completed { about, summary, duration_ms: milliseconds(self.took) };
+                return Detail::Completed { about, by: None, summary, duration_ms: milliseconds(self.took) };
             }
             ExecutionOutcome::Failed { code, retryable, message } => (code, retryable, message),
             ExecutionOutcome::Cancelled => (CANCELLED, false, "the caller no longer wants the answer"),
         };
         let message = Excerpt::new(&redactor, message);
-        Detail::Failed { about, code: Cow::Borrowed(code), retryable, message }
+        Detail::Failed { about, by: None, code: Cow::Borrowed(code), retryable, message }
     }
 }
 

@@ -29,6 +29,8 @@ const KEYS: &[(&str, &str)] = &[
     ("tool", "the name that the client used"),
     ("method", "the method of the protocol"),
     ("subject", "the prompt, resource or task; empty for a list"),
+    ("principal", "on whose behalf; `null` for a call of a provider"),
+    ("client", "the client program, without secrets; `null` if it did not say"),
     ("summary", "how the result begins, without secrets, at most 1 KiB"),
     ("durationMs", "how long it took, in whole milliseconds"),
     ("code", "the error code, as in the error pages, or the server's own"),
@@ -93,9 +95,10 @@ fn examples() -> Vec<Detail> {
     let text = |text: &str| Excerpt::new(&Redactor::default(), text);
     let (tool, prompt) =
         (|| Asked::Tool("files__read".into()), || Asked::Method("prompts/get", "plan".into()));
-    let completed = |about| Detail::Completed { about, summary: text("a"), duration_ms: 7 };
+    let completed = |about| Detail::Completed { about, by: None, summary: text("a"), duration_ms: 7 };
     let failed = |about| Detail::Failed {
         about,
+        by: None,
         code: Cow::Borrowed("PROVIDER_TIMEOUT"),
         retryable: true,
         message: text("a"),
