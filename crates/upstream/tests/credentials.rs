@@ -194,7 +194,7 @@ async fn a_refusal_is_told() {
         *credentials.current.lock() = bearer("old");
         *credentials.next.lock() = ["bad", "good"].into();
         let mut exchange = open(&ready, "echo").await;
-        let Err(LinkError::Refused { reason, transient: false }) = exchange.answer().await else {
+        let Err(LinkError::Refused { reason, transient: false, .. }) = exchange.answer().await else {
             panic!("an answer")
         };
         assert!(reason.contains(words) && !reason.contains(SECRET), "{reason}");
@@ -418,7 +418,7 @@ async fn a_request_waits_for_its_credentials() {
     *credentials.says.lock() = Says::Nothing("sign in with `login far`");
     let mut exchange = open(&ready, "echo").await;
     let refused = exchange.answer().await.unwrap_err();
-    let expected = LinkError::Refused { reason: "sign in with `login far`".into(), transient: false };
+    let expected = LinkError::Refused { reason: "sign in with `login far`".into(), transient: false, denied: false };
     assert_eq!((refused, exchange.was_sent(), ready.link.ended()), (expected, false, None));
     drop(exchange);
     assert!(peer.asked_for("tools/call").is_empty());

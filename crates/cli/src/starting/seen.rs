@@ -33,7 +33,7 @@ pub(crate) enum Stage {
     Failed {
         /// Why.
         reason: String,
-        /// Whether the gateway tries again.
+        /// Whether the gateway tries again, and that may help.
         again: bool,
     },
     /// The gateway has stopped it.
@@ -69,7 +69,9 @@ fn of_upstream(upstream: &Upstream) -> Seen {
         UpstreamState::Starting { .. } => Stage::Starting,
         UpstreamState::Ready(ready) => Stage::Ready { tools: ready.tools.len() },
         UpstreamState::Asleep(_) => Stage::Asleep,
-        UpstreamState::Restarting(outage) => Stage::Failed { reason: outage.reason.clone(), again: true },
+        UpstreamState::Restarting(outage) => {
+            Stage::Failed { reason: outage.reason.clone(), again: !outage.lasting }
+        }
         UpstreamState::Failed(failure) => Stage::Failed { reason: failure.reason.clone(), again: false },
         UpstreamState::Stopped => Stage::Stopped,
     };
@@ -111,7 +113,7 @@ fn stage(server: &Value) -> Stage {
         "asleep" => Stage::Asleep,
         "stopped" => Stage::Stopped,
         "failed" => failed(false),
-        "restarting" | "crash-looping" => failed(true),
+        "restarting" | "crash-looping" => failed(server["lasting"] != true),
         _ => Stage::Starting,
     }
 }
@@ -134,6 +136,7 @@ mod tests {
                 {"name": "e", "state": "asleep"},
                 {"name": "f", "state": "stopped"},
                 {"name": "g", "state": "restarting", "reason": "it ended"},
+                {"name": "i", "state": "restarting", "reason": "it wants credentials", "lasting": true},
             ],
             "arriving": [{"name": "b", "state": "starting"}, {"name": "h", "state": "ready", "tools": 1}],
         });
@@ -151,6 +154,7 @@ mod tests {
         check("e", Stage::Asleep, None, "asleep", true);
         check("f", Stage::Stopped, None, "stopped", true);
         check("g", failed("it ended", true), None, "failed", true);
+        check("i", failed("it wants credentials", false), None, "failed", true);
         check("h", Stage::Ready { tools: 1 }, None, "ready", true);
         check("x", Stage::Awaited, None, "waiting", false);
     }

@@ -134,6 +134,9 @@ pub struct ServerStatus {
     /// How many restarts have failed since it went down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// Whether another attempt is expected to fail the same way, until something is changed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lasting: bool,
     /// For how long it has been down, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down_ms: Option<u64>,
@@ -396,6 +399,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
         reason: None,
         next_step: None,
         attempts: None,
+        lasting: false,
         down_ms: None,
         uptime_ms: None,
         revision: None,
@@ -460,6 +464,7 @@ fn describe(upstream: &Upstream, queues: &Queues) -> ServerStatus {
             };
             status.reason = Some(outage.reason.clone());
             status.attempts = Some(outage.attempts);
+            status.lasting = outage.lasting;
             status.down_ms = Some(milliseconds(outage.since.elapsed()));
         }
         UpstreamState::Failed(failure) => {

@@ -187,8 +187,8 @@ mod tests {
             assert_eq!(Cause::Link(error.clone()).retryable(), expected, "{error}");
         }
         check(&LinkError::Closed("gone".into()), true);
-        check(&LinkError::Refused { reason: "busy".into(), transient: true }, true);
-        check(&LinkError::Refused { reason: "forbidden".into(), transient: false }, false);
+        check(&LinkError::Refused { reason: "busy".into(), transient: true, denied: false }, true);
+        check(&LinkError::Refused { reason: "forbidden".into(), transient: false, denied: true }, false);
         check(&LinkError::Unusable("HTML".into()), false);
         check(&LinkError::TooLarge { bytes: 2, limit: 1 }, false);
         assert!(!Cause::Connect { reason: "no address".to_owned(), retryable: false }.retryable());

@@ -55,6 +55,8 @@ pub enum LinkError {
         reason: Arc<str>,
         /// Whether the same request may be accepted later: too many at once, or a fault on the way.
         transient: bool,
+        /// Whether other credentials are wanted (401, 403), so that the same request is refused again.
+        denied: bool,
     },
     /// The server sent a malformed answer; the text describes it.
     #[error("{0}")]

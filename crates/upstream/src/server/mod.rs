@@ -96,8 +96,8 @@ pub struct Outage {
     pub last: Option<Arc<Listing>>,
     /// Whether its tools are still in the lists.
     pub listed: bool,
-    /// Whether the last attempt failed for a reason that a retry does not cure: the program does not exist, or
-    /// there is no common revision.
+    /// Whether the last attempt failed for a reason that a retry does not cure: the program does not exist,
+    /// there is no common revision, or the server wants credentials.
     pub lasting: bool,
 }
 

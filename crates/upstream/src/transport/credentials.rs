@@ -146,7 +146,7 @@ impl NoCredentials {
 
 impl From<NoCredentials> for LinkError {
     fn from(NoCredentials(reason): NoCredentials) -> Self {
-        Self::Refused { reason: reason.into(), transient: false }
+        Self::Refused { reason: reason.into(), transient: false, denied: false }
     }
 }
 

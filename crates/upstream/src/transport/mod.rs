@@ -27,8 +27,8 @@ use self::http::HttpConnection;
 pub(crate) use self::no_http::{http, websocket};
 use self::stdio::Process;
 use self::websocket::WebSocket;
-use crate::link::Link;
 use crate::link::negotiate::{NegotiateError, Offer, Opening, Peer};
+use crate::link::{Link, LinkError};
 use crate::server::record::ServerRecord;
 
 /// A connected server, and the link to it. Dropping it disconnects at once.
@@ -117,9 +117,12 @@ impl ConnectError {
     pub(crate) const fn is_lasting(&self) -> bool {
         match self {
             Self::Spawn(error) => !matches!(error, SpawnError::Other { .. }),
-            Self::Negotiate(error) => {
-                matches!(error, NegotiateError::Incompatible { .. } | NegotiateError::NotModern { .. })
-            }
+            Self::Negotiate(error) => matches!(
+                error,
+                NegotiateError::Incompatible { .. }
+                    | NegotiateError::NotModern { .. }
+                    | NegotiateError::Link(LinkError::Refused { denied: true, .. })
+            ),
             Self::Unusable(_) => true,
         }
     }

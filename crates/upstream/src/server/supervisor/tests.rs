@@ -119,6 +119,11 @@ fn what_a_failed_start_says() {
     check(&limits.into(), [true, false, true, true]);
     let ended = LinkError::Closed("it ended".into());
     check(&NegotiateError::Link(ended).into(), [false, true, true, false]);
+    for (status, lasting) in [(401, true), (403, true), (404, false), (429, false), (503, false)] {
+        let status = http::StatusCode::from_u16(status).unwrap();
+        let turned_away = crate::transport::http::refused(status, "x".to_owned());
+        check(&NegotiateError::Link(turned_away).into(), [false, true, true, lasting]);
+    }
     let refused = NegotiateError::NotModern { code: -32000, message: "no".to_owned() };
     check(&refused.into(), [false, true, true, true]);
     check(&ConnectError::Unusable("x".to_owned()), [false, true, true, true]);

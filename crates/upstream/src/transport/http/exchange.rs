@@ -155,7 +155,7 @@ impl HttpExchange {
             "{} gets too many requests: it asks to wait {seconds} s more (`Retry-After`)",
             self.remote.url
         );
-        Some(LinkError::Refused { reason: reason.into(), transient: true })
+        Some(LinkError::Refused { reason: reason.into(), transient: true, denied: false })
     }
 
     pub(crate) fn send(&mut self, method: &Method, params: &Spliced, mirror: Mirror<'_>) {

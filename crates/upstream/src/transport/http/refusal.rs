@@ -81,7 +81,8 @@ pub(crate) fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration>
 /// A refusal as the end of a request: its status says whether the request may be accepted later.
 pub(crate) fn refused(status: StatusCode, reason: String) -> LinkError {
     let transient = matches!(status.as_u16(), 429 | 502 | 503 | 504);
-    LinkError::Refused { reason: reason.into(), transient }
+    let denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    LinkError::Refused { reason: reason.into(), transient, denied }
 }
 
 /// Whether the request cannot have run.
