@@ -48,7 +48,7 @@ pub use message::{Id, Incoming, Malformed, Message, Notification, Request, Respo
 pub use meta::{MetaError, RequestMeta, key};
 pub use method::{ClientMethod, ClientNote, Eras, Method, Note, Recording, ServerMethod};
 pub use raw::{NotJson, Raw};
-pub use redact::{Redactor, RuleError, Rules, is_secret_name};
+pub use redact::{LineRedactor, Redactor, RuleError, Rules, is_secret_name};
 pub use revision::{Era, Revision};
 pub use splice::{Ambiguous, Edit, Object, Spliced};
 pub use sse::{EventBuffer, ServerEvent};

@@ -13,6 +13,7 @@
 //! quoted, both of which would be code beside the pattern anyway. Only the operator's patterns are regular
 //! expressions.
 
+mod lines;
 mod name;
 mod rules;
 mod scan;
@@ -24,6 +25,7 @@ use bytes::Bytes;
 
 use crate::Raw;
 
+pub use lines::LineRedactor;
 pub use rules::{RuleError, Rules};
 
 /// Whether the value called `name` is a secret, by the built-in list of names.

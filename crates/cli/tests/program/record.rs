@@ -273,6 +273,12 @@ async fn a_planted_secret_appears_in_no_sink() {
     for tool in ["add", "server_ping", "nothing"] {
         call(&mut gateway, tool, arguments.clone()).await;
     }
+    // As the name of a tool, in a URI, and as the name of the client.
+    let mut params = modern_params(json!({"name": secrets[1]}));
+    params["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] = json!(secrets[1]);
+    gateway.request("tools/call", params.clone()).await;
+    params["uri"] = json!(format!("file:///x?token={}", secrets[0]));
+    gateway.request("resources/read", params).await;
     let text = json!({"text": format!("{} {}", secrets[1], secrets[2])});
     let echoed = call(&mut gateway, "echo", text).await;
     assert!(echoed.to_string().contains("NIGHTINGALE"), "the client gets the unredacted answer: {echoed}");

@@ -11,7 +11,7 @@ use bridgehead_call::{
     Outcome as Ending, Ticket,
 };
 use bridgehead_events::{CallEnded, Signal, Signals, Stage as RefusedAt};
-use bridgehead_wire::{Code, Method};
+use bridgehead_wire::{Code, Method, Redactor};
 use bytes::Bytes;
 use futures_util::FutureExt;
 
@@ -68,8 +68,8 @@ impl CallRecord {
         if !gate.records(call.request) {
             return Self { open: None };
         }
-        let (tool, mut about) = named(call.request, subject.name());
-        if gate.audit.keeps() {
+        let (tool, mut about) = named(call.request, subject);
+        if gate.audit.keeps() || gate.signals.bus().is_watched() {
             about.client = call.caller.client(call.request);
         }
         let record = Self {
@@ -190,12 +190,23 @@ impl CallRecord {
     }
 }
 
-/// How rows name a request: a tool call by the tool's name, any other request by its method and its subject.
-fn named(request: &ClientRequest, name: &Arc<str>) -> (Arc<str>, About) {
+/// How rows name a request: a tool call by the tool's name, any other request by its method and its subject. What nobody offers
+/// is called as the client likes, and a URI carries what the client put into it: both may hold a secret.
+fn named<S: Subject>(request: &ClientRequest, subject: &S) -> (Arc<str>, About) {
     if request.method == Method::ToolsCall {
-        return (Arc::clone(name), About::default());
+        let is_offered = subject.server().is_some();
+        let name = if is_offered { Arc::clone(subject.name()) } else { shown(subject.name()) };
+        return (name, About::default());
     }
-    (Arc::default(), About::of(request.method.known(), Arc::clone(name)))
+    (Arc::default(), About::of(request.method.known(), shown(subject.name())))
+}
+
+/// A name without secrets.
+fn shown(name: &Arc<str>) -> Arc<str> {
+    match Redactor::default().text(name) {
+        Cow::Borrowed(_) => Arc::clone(name),
+        Cow::Owned(hidden) => hidden.into(),
+    }
 }
 
 impl Open {

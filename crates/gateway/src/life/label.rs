@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bridgehead_wire::{Object, Raw};
+use bridgehead_wire::{Object, Raw, Redactor};
 use parking_lot::Mutex;
 
 /// The maximum length of a label in characters: clients choose it, and each of their rows carries it.
@@ -51,6 +51,8 @@ fn label(info: &Raw) -> Option<Arc<str>> {
         Some(version) => format!("{name} {version}"),
         None => name,
     };
+    // Some clients put a token into their name.
+    let whole = Redactor::default().text(&whole).into_owned();
     Some(whole.chars().take(LONGEST).collect::<String>().into())
 }
 
@@ -58,7 +60,7 @@ fn label(info: &Raw) -> Option<Arc<str>> {
 mod tests {
     use super::*;
 
-    /// GATE-3: the label of a client is its name and version, whatever else it states, and is cut to a
+    /// GATE-3, AUD-4: the label of a client is its name and version without secrets, whatever else it states, and is cut to a
     /// maximum length.
     #[test]
     fn how_a_client_is_labelled() {
@@ -76,6 +78,10 @@ mod tests {
         check(r#"{"name":"","version":"1"}"#, None);
         check(r#"{"version":"1"}"#, None);
         check("[]", None);
+        check(
+            r#"{"name":"ghp_0123456789abcdefABCDEF0123456789abcd","version":"token=x"}"#,
+            Some("[redacted] token=[redacted]"),
+        );
         let long = "ä".repeat(LONGEST + 1);
         check(&format!(r#"{{"name":"{long}","version":"1"}}"#), Some(&long[..2 * LONGEST]));
         assert_eq!(ClientLabel::default().last(), None);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bridgehead_config::{self as config, Isolation, ServerConfig, Stdio};
 use bridgehead_process::{Child, Confinement, Exit, Files, Limits, SpawnError, Spec};
-use bridgehead_wire::Redactor;
+use bridgehead_wire::{LineRedactor, Redactor};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
@@ -138,12 +139,14 @@ impl Process {
             confinement,
         };
         let name: Arc<str> = Arc::from(server.name.as_ref());
-        let redactor = Redactor::default();
         let log = {
             let (name, record) = (Arc::clone(&name), record.clone());
+            // A private key spans lines.
+            let redactor = Mutex::new(LineRedactor::default());
             move |line: &str| {
-                debug!(server = %format_args!("mcp:{name}"), stderr = %redactor.text(line), "server wrote");
-                record.line(LineSource::Stderr, line);
+                let line = redactor.lock().line(line);
+                debug!(server = %format_args!("mcp:{name}"), stderr = %line, "server wrote");
+                record.line(LineSource::Stderr, &line);
             }
         };
         let mut child = bridgehead_process::start(&spec, Box::new(log)).await?;
@@ -169,7 +172,8 @@ impl Process {
         }
         link.on_noise({
             let record = record.clone();
-            move |line| record.noisy(line)
+            let redactor = Mutex::new(LineRedactor::default());
+            move |line| record.noisy(&redactor.lock().line(line))
         });
         debug!(server = %format_args!("mcp:{name}"), pid = child.pid(), "started");
         let (reader, writer) = (tokio::spawn(read), tokio::spawn(write));
@@ -233,7 +237,7 @@ impl Process {
     /// The end of its stderr, as errors quote it.
     fn tail(&self) -> String {
         let tail = self.child.stderr_tail();
-        let tail = Redactor::default().text(tail.trim()).into_owned();
+        let tail = Redactor::default().end_of_text(tail.trim());
         let skip = tail.char_indices().rev().nth(STDERR_SHOWN - 1).map_or(0, |(at, _)| at);
         tail[skip..].to_owned()
     }
