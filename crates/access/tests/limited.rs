@@ -89,10 +89,18 @@ impl World {
     }
 
     async fn modern(&self, tool: &str) -> HttpReply {
-        let params = modern_params(json!({"name": tool, "arguments": {}}));
-        let headers = modern_headers("tools/call", &params);
+        self.ask("tools/call", json!({"name": tool, "arguments": {}})).await
+    }
+
+    async fn discover(&self) -> HttpReply {
+        self.ask("server/discover", json!({})).await
+    }
+
+    async fn ask(&self, method: &str, params: Value) -> HttpReply {
+        let params = modern_params(params);
+        let headers = modern_headers(method, &params);
         let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         HttpClient::new(self.address).post("/mcp", &headers, body.to_string()).await
     }
 
@@ -121,12 +129,12 @@ fn code(reply: &HttpReply) -> Value {
 #[tokio::test]
 async fn a_rate_in_both_eras() {
     let number = |number| NonZeroU32::new(number).unwrap();
-    let rate = Rate { count: number(60), per: Duration::from_secs(60), burst: number(3) };
+    let rate = Rate { count: number(60), per: Duration::from_secs(60), burst: number(4) };
     let clock = FakeClock::new();
     let rule = LimitRule { rate: Some(rate), ..rule() };
     let world = World::start(rule, &clock, Arc::new(NoopSink), None).await;
     let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let opened = world.legacy(&[], "initialize", hello).await;
+    let opened = world.legacy(&[], "initialize", hello.clone()).await;
     let session = [("mcp-session-id", opened.header("mcp-session-id").unwrap())];
     let say = json!({"name": "say", "arguments": {}});
     for _ in 0..2 {
@@ -149,6 +157,11 @@ async fn a_rate_in_both_eras() {
     let error = &refused.answer()["error"];
     assert_eq!((&error["code"], &error["data"]["code"]), (&json!(-32603), &json!("RATE_LIMITED")));
     assert_eq!(error["data"]["retryAfterMs"], 700);
+    // What begins a session, or asks what the gateway is, counts as any other request.
+    let again = world.legacy(&[], "initialize", hello).await;
+    assert_eq!((code(&again), again.header("mcp-session-id")), (json!("RATE_LIMITED"), None));
+    let described = world.discover().await;
+    assert_eq!((described.status, code(&described)), (429, json!("RATE_LIMITED")));
 
     clock.advance(Duration::from_millis(700));
     assert_eq!(

@@ -18,6 +18,14 @@ pub trait Backend: Clone + Send + Sync + 'static {
         progress: Option<ProgressSink>,
     ) -> impl Future<Output = Result<Spliced, RpcError>> + Send;
 
+    /// Counts an `initialize` for the limits of a principal.
+    ///
+    /// # Errors
+    /// If the principal has made too many requests.
+    fn admit(&self, _principal: &Principal, _method: &Method) -> Result<(), RpcError> {
+        Ok(())
+    }
+
     /// The result of a legacy `initialize` that negotiated `revision`.
     fn initialize(&self, principal: &Principal, revision: Revision) -> Raw;
 
@@ -53,6 +61,10 @@ impl Backend for Gateway {
         progress: Option<ProgressSink>,
     ) -> impl Future<Output = Result<Spliced, RpcError>> + Send {
         Self::answer(self, caller, request, progress)
+    }
+
+    fn admit(&self, principal: &Principal, method: &Method) -> Result<(), RpcError> {
+        Self::admit(self, principal, method)
     }
 
     fn initialize(&self, principal: &Principal, revision: Revision) -> Raw {

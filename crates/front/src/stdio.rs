@@ -413,6 +413,7 @@ impl<B: Backend> Connection<B> {
 
     /// A client may initialize again; it then negotiates anew.
     fn initialize(&mut self, params: Option<&Raw>) -> Result<Raw, RpcError> {
+        self.backend.admit(&self.options.principal, &Method::Initialize)?;
         let revision = era::negotiate(params)?;
         debug!(%revision, "legacy client");
         self.revision = Some(revision);

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use bridgehead_call::{AuditSink, Clock, NoopSink, SystemClock};
+use bridgehead_call::{AuditSink, Clock, CorrelationId, NoopSink, SystemClock};
 use bridgehead_config::{GatewaySettings, Mode, ServerConfig};
 use bridgehead_events::{Bus, Signals};
 use bridgehead_schema::HeaderParameter;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Dispatch;
 
 use crate::access::views::{Views, resource};
-use crate::access::{Action, Authorizer, Decision, Limiter, Principal, Thing};
+use crate::access::{Action, Authorizer, Decision, Limited, Limiter, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::builtin::{server_health, server_ping};
 use crate::catalog::names::is_under;
@@ -47,7 +47,7 @@ use crate::relay::queue::Queues;
 use crate::relay::request::sandbox_setup;
 use crate::surface::refused::RefusedRequest;
 use crate::surface::tools::has_scopes;
-use crate::surface::{capabilities, is_served, not_offered};
+use crate::surface::{capabilities, is_served, not_offered, rpc_code};
 
 /// Every feature of a server that a legacy client can use.
 const EVERYTHING: Features = Features {
@@ -426,6 +426,7 @@ impl Gateway {
         match method.of_client() {
             Some(ClientMethod::ToolsCall) => self.call_tool(caller, request, progress).await,
             Some(ClientMethod::Discover) => {
+                self.admit(&caller.principal, method)?;
                 // The features of servers are known once they have started.
                 self.wait_for_servers().await;
                 Ok(self.0.discover(&caller.principal))
@@ -467,6 +468,25 @@ impl Gateway {
             Era::Modern => self.0.view(principal).features,
         };
         is_served(method, features)
+    }
+
+    /// Counts a request that no other request of its client precedes, and that passes no stage of the gate: `initialize` and
+    /// `server/discover`.
+    ///
+    /// # Errors
+    /// If the principal has made too many requests.
+    #[doc(hidden)]
+    pub fn admit(&self, principal: &Principal, method: &Method) -> Result<(), RpcError> {
+        let Some(limiter) = &self.0.gate.limiter else { return Ok(()) };
+        let refused = match limiter.admit(principal, Limited::new(method, None, "")) {
+            Ok(allowance) => {
+                drop(allowance);
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        let subject = ("method", method.as_str());
+        Err(refused.to_rpc(rpc_code(&refused), None, subject, CorrelationId::mint()))
     }
 
     /// The result of a legacy `initialize` that negotiated `revision`. The instructions are those of the

@@ -225,7 +225,7 @@ pub const KEYS: &[Key] = &[
     works(LimitRule, "tools", List, "everything", "Tools whose calls count, written as in `[[policy]]`."),
     works(LimitRule, "rate", Text, "", "How many requests per time, as `60/min`; the units are `s`, `sec`, `min`, `h`, `hour` and `day`."),
     works(LimitRule, "burst", LIMIT, "the number in `rate`", "How many of them may come at once."),
-    works(LimitRule, "concurrent", LIMIT, "", "How many requests may run at once; further ones wait for their turn."),
+    works(LimitRule, "concurrent", LIMIT, "", "How many requests may run at once; further ones are refused, and may be made again."),
     works(LimitRule, "budget_per_day", Integer { least: 1, most: i64::MAX as u64 }, "", "How much may be spent each day (UTC); a call costs what `cost` of its tool says."),
 
     works(Secrets, "commands", ListMap, "{}", "Commands that print a secret, as `NAME = [\"program\", \"argument\"]`; `${cmd:NAME}` stands for what the command prints. It runs once when the configuration is loaded, in the folder of this file, for at most ten seconds."),

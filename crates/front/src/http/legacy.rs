@@ -39,7 +39,8 @@ use crate::stdio::{MAX_BATCH, PROGRESS_CAPACITY, batch_answer, malformed_respons
 /// Opens a session.
 pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, request: &Request) -> Reply {
     let id = &request.id;
-    let revision = match era::negotiate(request.params.as_ref()) {
+    let admitted = front.backend.admit(&principal, &request.method);
+    let revision = match admitted.and_then(|()| era::negotiate(request.params.as_ref())) {
         Ok(revision) => revision,
         Err(error) => return Answer::new(id, Err(&error)).into_reply(),
     };

@@ -137,12 +137,16 @@ impl Gate {
 
 /// A failure as a JSON-RPC error, even if a tool call would get it as a tool result.
 fn told(error: &GatewayError, kind: &'static str, name: &str, call: &Call<'_>) -> RpcError {
-    let code = match error.code.shape() {
+    error.to_rpc(rpc_code(error), None, (kind, name), call.correlation)
+}
+
+/// The code of JSON-RPC for a failure.
+pub(crate) fn rpc_code(error: &GatewayError) -> i64 {
+    match error.code.shape() {
         Shape::Rpc(code) => code,
         Shape::ToolResult if error.code == Code::InvalidParams => code::INVALID_PARAMS,
         Shape::ToolResult | Shape::Internal => code::INTERNAL_ERROR,
-    };
-    error.to_rpc(code, None, (kind, name), call.correlation)
+    }
 }
 
 /// The error for a cursor of another list.
