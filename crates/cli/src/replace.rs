@@ -9,14 +9,21 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::output;
 
 /// The permissions of a file that only its owner may read.
 pub(crate) const PRIVATE: u32 = 0o600;
+
+/// How the ending of a draft begins; the number of its process follows.
+const DRAFT: &str = "draft-";
+/// No edit takes longer. A draft that is older has been left.
+const LONGEST_EDIT: Duration = Duration::from_secs(60 * 60);
 
 /// A replacement of a file's content.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +87,8 @@ impl<'r> Replacement<'r> {
     /// Replaces the content of the file at `path`, whose folder exists.
     pub(crate) fn write(&self, path: &Path) -> Result<Replaced, ReplaceError> {
         let file = target(path).map_err(failed(path, "found"))?;
-        let draft = beside(&file, &format!("draft-{}", std::process::id()));
+        remove_left_drafts(&file);
+        let draft = beside(&file, &format!("{DRAFT}{}", std::process::id()));
         let written = self.write_draft(&file, &draft).and_then(|()| self.swap(&file, &draft));
         if written.is_err() {
             // A rename that worked has taken it away.
@@ -103,8 +111,6 @@ impl<'r> Replacement<'r> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(file, "read")(error)),
         };
-        // Left by a program that was killed and had our process number.
-        drop(fs::remove_file(draft));
         let mode = old.as_ref().map_or(self.mode, |_| PRIVATE);
         let written =
             OpenOptions::new().write(true).create_new(true).mode(mode).open(draft).and_then(|mut out| {
@@ -227,6 +233,35 @@ pub(crate) fn beside(file: &Path, ending: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
+/// Removes the drafts of this file that killed programs of ours have left. One whose program lives is its own affair, unless it
+/// is older than any edit takes: its number may have gone to another program.
+fn remove_left_drafts(file: &Path) {
+    let Some(prefix) = beside(file, DRAFT).file_name().and_then(|name| name.to_str()).map(str::to_owned)
+    else {
+        return;
+    };
+    let entries = file.parent().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.parse::<u32>().ok());
+        let Some(number) = number else { continue };
+        let is_old = || {
+            let age =
+                entry.metadata().and_then(|about| about.modified()).ok().and_then(|time| time.elapsed().ok());
+            age.is_some_and(|age| age > LONGEST_EDIT)
+        };
+        if number == std::process::id() || !lives(number) || is_old() {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+}
+
+/// Whether there is a process of this number.
+fn lives(number: u32) -> bool {
+    let process = i32::try_from(number).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
+}
+
 /// What the system refused for this file.
 pub(crate) fn failed(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ReplaceError {
     let path = path.to_owned();
@@ -285,6 +320,35 @@ mod tests {
         );
         std::os::unix::fs::symlink("loop", home.join("loop")).unwrap();
         assert!(Replacement::new(None, b"x").write(&home.join("loop")).is_err());
+    }
+
+    /// JOIN-3: an edit removes what killed edits of the same file have left, and nothing else.
+    #[test]
+    fn left_drafts_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        // No system gives this number to a process.
+        let (gone, own) = (i32::MAX.unsigned_abs(), std::process::id());
+        let living = std::os::unix::process::parent_id();
+        let draft = |name: &str, number: u32| format!(".{name}.draft-{number}");
+        for name in
+            [draft("a.toml", gone), draft("a.toml", own), draft("a.toml", living), draft("b.toml", gone)]
+        {
+            fs::write(folder.path().join(name), "secret").unwrap();
+        }
+        let kept = [".a.toml.draft-", ".a.toml.draft-x", ".a.toml.lock"];
+        kept.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+        Replacement::new(None, b"one").write(&file).unwrap();
+        let mut left = vec![draft("a.toml", living), draft("b.toml", gone), "a.toml".to_owned()];
+        left.extend(kept.map(str::to_owned));
+        left.sort();
+        assert_eq!(names(folder.path()), left);
+        // The number of a killed program may belong to another one by now.
+        let long_ago = std::time::SystemTime::now() - 2 * LONGEST_EDIT;
+        let old = File::options().write(true).open(folder.path().join(draft("a.toml", living))).unwrap();
+        old.set_modified(long_ago).unwrap();
+        Replacement::new(Some(b"one"), b"two").write(&file).unwrap();
+        assert!(!names(folder.path()).contains(&draft("a.toml", living)));
     }
 
     /// JOIN-3: what somebody else wrote meanwhile is not lost.
