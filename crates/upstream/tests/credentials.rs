@@ -418,7 +418,8 @@ async fn a_request_waits_for_its_credentials() {
     *credentials.says.lock() = Says::Nothing("sign in with `login far`");
     let mut exchange = open(&ready, "echo").await;
     let refused = exchange.answer().await.unwrap_err();
-    let expected = LinkError::Refused { reason: "sign in with `login far`".into(), transient: false, denied: false };
+    let expected =
+        LinkError::Refused { reason: "sign in with `login far`".into(), transient: false, denied: false };
     assert_eq!((refused, exchange.was_sent(), ready.link.ended()), (expected, false, None));
     drop(exchange);
     assert!(peer.asked_for("tools/call").is_empty());

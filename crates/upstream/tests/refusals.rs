@@ -26,7 +26,8 @@ fn names_cure(found: &str, words: &[&str]) {
     assert!(!found.contains("hunter2"), "a secret is shown: {found}");
 }
 
-/// LINK-2, LINK-5, LINK-6: answers that keep a server from starting.
+/// LINK-2, LINK-5, LINK-6: answers that keep a server from starting. Only one that does not accept the configured credentials is not tried
+/// again.
 #[tokio::test]
 async fn a_peer_that_is_not_an_mcp_server() {
     let table: &[(Script, &[&str])] = &[
@@ -65,7 +66,9 @@ async fn a_peer_that_is_not_an_mcp_server() {
     for (script, words) in table {
         let peer = Peer::start(*script).await;
         let running = Running::start(&peer, |_, _| {});
-        names_cure(&running.outage().await, words);
+        let reason = running.outage().await;
+        names_cure(&reason, words);
+        assert_eq!(running.is_given_up(), reason.contains("(401") || reason.contains("(403"), "{reason}");
         running.end().await;
     }
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

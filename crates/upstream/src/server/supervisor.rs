@@ -68,6 +68,8 @@ struct Refusal {
     walls: bool,
     /// Whether the next attempt will fail the same way.
     lasting: bool,
+    /// Whether the server wants other credentials.
+    denied: bool,
 }
 
 impl End {
@@ -82,7 +84,7 @@ impl End {
 
 impl From<String> for Refusal {
     fn from(reason: String) -> Self {
-        Self { reason, sandbox: false, ran: true, walls: true, lasting: false }
+        Self { reason, sandbox: false, ran: true, walls: true, lasting: false, denied: false }
     }
 }
 
@@ -92,6 +94,7 @@ impl From<&ConnectError> for Refusal {
             sandbox: error.is_of_sandbox(),
             ran: !matches!(error, ConnectError::Spawn(_)),
             lasting: error.is_lasting(),
+            denied: error.is_denied(),
             walls: match error {
                 ConnectError::Spawn(SpawnError::NotExecutable { .. }) => true,
                 ConnectError::Spawn(error) => error.is_of_sandbox(),
@@ -180,6 +183,7 @@ impl Supervisor {
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
             let coming_up = self.come_up(restarts, attempts, cause);
+            let mut denied = false;
             let (reason, lasting) = match self.unlisting(listed_until, coming_up).await {
                 Err(Refusal { reason, sandbox: true, .. }) => {
                     return Failure { stage: FailureStage::Sandbox, reason };
@@ -227,10 +231,18 @@ impl Supervisor {
                     }
                     (reason, false)
                 }
-                Err(Refusal { reason, lasting, .. }) => (reason, lasting),
+                Err(refusal) => {
+                    denied = refusal.denied;
+                    (refusal.reason, refusal.lasting)
+                }
             };
             let stage = if served { FailureStage::Crashed } else { FailureStage::Init };
-            if !self.server.restart || self.policy.gives_up(vain) {
+            // A server that never accepted the configured credentials does not accept them the next time either.
+            let hopeless = denied && !served && self.surroundings.credentials.is_none();
+            if !self.server.restart
+                || self.policy.gives_up(vain)
+                || (hopeless && self.policy.attempts.is_none())
+            {
                 self.emit(cause, &ServerSignal::GivenUp);
                 return Failure { stage, reason };
             }

@@ -117,14 +117,17 @@ impl ConnectError {
     pub(crate) const fn is_lasting(&self) -> bool {
         match self {
             Self::Spawn(error) => !matches!(error, SpawnError::Other { .. }),
-            Self::Negotiate(error) => matches!(
-                error,
-                NegotiateError::Incompatible { .. }
-                    | NegotiateError::NotModern { .. }
-                    | NegotiateError::Link(LinkError::Refused { denied: true, .. })
-            ),
+            Self::Negotiate(error) => {
+                matches!(error, NegotiateError::Incompatible { .. } | NegotiateError::NotModern { .. })
+                    || self.is_denied()
+            }
             Self::Unusable(_) => true,
         }
+    }
+
+    /// Whether the server wants other credentials.
+    pub(crate) const fn is_denied(&self) -> bool {
+        matches!(self, Self::Negotiate(NegotiateError::Link(LinkError::Refused { denied: true, .. })))
     }
 
     /// Whether the server could not be limited and confined as configured.

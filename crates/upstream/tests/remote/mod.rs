@@ -58,8 +58,14 @@ impl Running {
         self.upstream.settled().await;
         match self.upstream.state() {
             UpstreamState::Restarting(outage) => outage.reason.clone(),
+            UpstreamState::Failed(failure) => failure.reason.clone(),
             other => panic!("not down: {other:?}"),
         }
+    }
+
+    /// Whether it is not tried again.
+    pub(crate) fn is_given_up(&self) -> bool {
+        matches!(self.upstream.state(), UpstreamState::Failed(_))
     }
 
     pub(crate) async fn end(self) {
