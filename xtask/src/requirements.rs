@@ -249,6 +249,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("HOUR", 10, "the endpoint that is printed works, and `allowed_origins` works in a browser"),
     kept("HOUR", 11, "hints survive redaction, JSON logs are only JSON, and errors point to what a user has"),
     kept(
+        "HOUR",
+        12,
+        "`uninstall` lists what Bridgehead wrote and removes it; the record, keys and configuration stay unless named",
+    ),
+    kept(
         "GATE",
         1,
         "every request of every surface passes one function, and its subject defines what each stage means",
@@ -404,7 +409,7 @@ mod tests {
             ("WIRE", 5),
             ("BOUND", 4),
             ("FAULT", 3),
-            ("HOUR", 11),
+            ("HOUR", 12),
             ("GATE", 8),
             ("WORD", 4),
             ("LIB", 6),

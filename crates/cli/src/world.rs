@@ -27,10 +27,6 @@ const DEMO: &str = "demo";
 /// Said instead of the file in use.
 const NONE_FOUND: &str = "configuration: none found";
 
-/// Says what runs then, and where the program looked for a configuration.
-const DEMO_NOTE: &str = "the bundled demo server runs; looked for ./bridgehead.toml, ./.mcp.json and \
-    $XDG_CONFIG_HOME/bridgehead/bridgehead.toml (or name one with --config)";
-
 /// The process's surroundings.
 #[derive(Debug, Clone)]
 pub(crate) struct World {
@@ -65,6 +61,30 @@ pub(crate) enum NotReloaded {
 }
 
 impl World {
+    /// The home of the user.
+    pub(crate) fn home(&self) -> Option<&Path> {
+        self.variables.get("HOME").map(Path::new).filter(|home| home.is_absolute())
+    }
+
+    /// The folder of what gateways and verbs keep for this user.
+    pub(crate) fn state(&self) -> Option<PathBuf> {
+        let folder = |name: &str| self.variables.get(name).map(Path::new).filter(|path| path.is_absolute());
+        let state = folder("XDG_STATE_HOME").map(Path::to_owned);
+        let state = state.or_else(|| Some(folder("HOME")?.join(".local/state")))?;
+        Some(state.join("bridgehead"))
+    }
+
+    /// Tells the user that the servers about to start are the demo, if they are, and where a configuration was looked for.
+    pub(crate) fn note_demo(&self, config: &Config) {
+        if config.source == Source::Demo {
+            let own = user_file(&self.environment).map(|file| format!(", {}", short(&file, self.home())));
+            output::talk(&format!(
+                "the bundled demo server runs; looked for ./bridgehead.toml, ./.mcp.json{} (or name one with --config)",
+                own.unwrap_or_default()
+            ));
+        }
+    }
+
     /// Reads the surroundings. Skips variables that are not UTF-8. With `speaks_mcp`, stdin carries the protocol, so the
     /// user is never asked.
     pub(crate) fn read(speaks_mcp: bool) -> Result<Self, ConfigError> {
@@ -383,11 +403,10 @@ impl World {
     }
 }
 
-/// Tells the user that the servers about to start are the demo, if they are.
-pub(crate) fn note_demo(config: &Config) {
-    if config.source == Source::Demo {
-        output::talk(DEMO_NOTE);
-    }
+/// A path for people, with `~` for the home.
+pub(crate) fn short(path: &Path, home: Option<&Path>) -> String {
+    let in_home = home.and_then(|home| path.strip_prefix(home).ok());
+    in_home.map_or_else(|| path.display().to_string(), |rest| format!("~/{}", rest.display()))
 }
 
 /// All errors, on one line.

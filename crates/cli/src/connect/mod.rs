@@ -31,6 +31,7 @@ use self::one::Job;
 use self::outcome::{Outcome, State};
 use self::record::Records;
 use self::undo::Undo;
+pub(crate) use self::undo::{connected, undo_all};
 use crate::clients::{By, CLIENTS, Client, Scope};
 use crate::exit::Exit;
 use crate::meant::meant;
@@ -248,13 +249,7 @@ fn disconnect(disconnect: &Disconnect, world: &World) -> Exit {
         edits_only: disconnect.which.no_command,
     };
     let outcomes: Vec<Outcome> = match disconnect.all {
-        // The newest first: what was there before it has the older ones.
-        true => records
-            .all()
-            .into_iter()
-            .rev()
-            .filter_map(|record| Some(undo.disconnect_recorded(Client::named(&record.client)?, &record)))
-            .collect(),
+        true => undo.all(),
         false => clients.into_iter().map(|client| undo.disconnect(client)).collect(),
     };
     if outcomes.is_empty() {

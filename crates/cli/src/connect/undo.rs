@@ -28,7 +28,40 @@ pub(crate) struct Undo<'u> {
     pub(crate) edits_only: bool,
 }
 
+/// The clients that are connected, and their files.
+pub(crate) fn connected(world: &World) -> Vec<(&'static str, PathBuf)> {
+    let all = Records::of(&world.variables).all();
+    all.into_iter().filter_map(|record| Some((Client::named(&record.client)?.title, record.file))).collect()
+}
+
+/// Takes back everything that `connect` has done. Returns what could not be taken back.
+pub(crate) fn undo_all(world: &World) -> Vec<String> {
+    let records = Records::of(&world.variables);
+    let undo = Undo {
+        world,
+        records: &records,
+        scope: Scope::User,
+        name: super::NAME,
+        url: None,
+        dry_run: false,
+        edits_only: false,
+    };
+    undo.all()
+        .into_iter()
+        .filter(|outcome| outcome.state == State::Failed)
+        .map(|outcome| outcome.words())
+        .collect()
+}
+
 impl Undo<'_> {
+    /// Takes back every connection that was remembered, the newest first: what was there before it has the older ones.
+    pub(crate) fn all(&self) -> Vec<Outcome> {
+        let newest_first = self.records.all().into_iter().rev();
+        newest_first
+            .filter_map(|record| Some(self.disconnect_recorded(Client::named(&record.client)?, &record)))
+            .collect()
+    }
+
     /// Disconnects a client.
     pub(crate) fn disconnect(&self, client: &'static Client) -> Outcome {
         // A recorded file counts even if the client would write to another one today.

@@ -52,9 +52,9 @@ enum Verb {
 /// Write the unit files, and enable and start the socket
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Writes bridgehead.service and bridgehead.socket into $XDG_CONFIG_HOME/systemd/user. Where `systemctl --user`
+    after_help = "Writes bridgehead.service and bridgehead.socket into ~/.config/systemd/user. Where `systemctl --user`
 does not work, it prints the commands to run instead. The service has the PATH of this command, and the variables in
-$XDG_CONFIG_HOME/bridgehead/service.env.
+~/.config/bridgehead/service.env. If XDG_CONFIG_HOME is set, it stands for ~/.config.
 
 Examples:
   bridgehead service install
@@ -124,6 +124,20 @@ fn run(service: &Service, world: &World) -> Exit {
 fn failed(reason: &str) -> Exit {
     output::talk(&format!("error: {reason}"));
     Exit::Failure
+}
+
+/// The unit files that this program wrote.
+pub(crate) fn units(world: &World) -> Vec<PathBuf> {
+    let Ok(folder) = folder(world) else { return Vec::new() };
+    let files = [SERVICE, SOCKET].map(|name| UnitFile::new(&folder, name));
+    let is_ours = |file: &UnitFile| file.kept().is_ok_and(|kept| matches!(kept, Kept::Ours | Kept::Changed));
+    files.iter().filter(|file| is_ours(file)).map(|file| file.path().to_owned()).collect()
+}
+
+/// Stops and removes the service, if there is one. A unit that was edited since is an error.
+pub(crate) fn remove(world: &World) -> Result<(), String> {
+    let Ok(folder) = folder(world) else { return Ok(()) };
+    Uninstall { force: false, json: false }.remove(&folder, world).map(drop)
 }
 
 /// The user's folder for configurations.
