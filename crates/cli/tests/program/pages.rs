@@ -235,3 +235,30 @@ fn what_is_done_with_a_block() {
     check("\n\n```sh\nx\n", Err("line 3: the block has no end"));
     assert_eq!(blocks("```sh\na\nb\n```\ntext\n```text\n```\n").unwrap()[0].text, "a\nb\n");
 }
+
+/// LIB-6: every dependency on the library that a page shows can be written before anything is published: by the path of a checkout that
+/// has the crate, with features that it has.
+#[test]
+fn dependencies_on_the_library_work_from_a_checkout() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let crate_file = std::fs::read_to_string(root.join("crates/bridgehead/Cargo.toml")).unwrap();
+    let manifest: toml_edit::DocumentMut = crate_file.parse().unwrap();
+    assert_eq!(manifest["package"]["name"].as_str(), Some("bridgehead"));
+    let guides = std::fs::read_dir(root.join("docs/library")).unwrap().map(|entry| entry.unwrap().path());
+    let mut seen = 0;
+    for page in guides.chain([root.join("docs/library.md")]) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for block in blocks(&text).unwrap().iter().filter(|block| block.text.contains("[dependencies]")) {
+            let shown: toml_edit::DocumentMut = block.text.parse().unwrap();
+            let dependency = &shown["dependencies"]["bridgehead"];
+            let path = dependency["path"].as_str().unwrap_or_else(|| panic!("{}: no path", page.display()));
+            assert_eq!(path, "../bridgehead/crates/bridgehead", "{}", page.display());
+            for feature in dependency["features"].as_array().unwrap() {
+                let feature = feature.as_str().unwrap();
+                assert!(manifest["features"].get(feature).is_some(), "{}: {feature}", page.display());
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 6, "{seen} pages show a dependency");
+}
