@@ -94,6 +94,12 @@ impl Serialize for RecordedCall {
 }
 
 impl RecordedCall {
+    /// The call with these rows.
+    #[must_use]
+    pub const fn new(segment: String, first: Row, exit: Option<Row>) -> Self {
+        Self { segment, first, exit }
+    }
+
     /// Its enter row.
     #[must_use]
     pub fn enter(&self) -> Option<&Row> {

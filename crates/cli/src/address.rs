@@ -80,6 +80,19 @@ fn first_local(routes: &str) -> Option<IpAddr> {
     local.find(|address: &IpAddr| !address.is_loopback())
 }
 
+/// What follows `--listen`: an address with a port, or a port alone, which is one of 127.0.0.1.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')).unwrap_or(text);
+    if let Ok(port) = port.parse::<u16>() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(address) => format!("it needs a port too, such as {}", SocketAddr::new(address, 4848)),
+        Err(_) => "write an address and a port, such as 127.0.0.1:4849, or only the port".to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -136,5 +149,25 @@ mod tests {
             bridgehead::config::load(Some(file.path()), &environment, std::path::Path::new("/")).unwrap();
         let ports: Vec<u16> = listening(&config.http).iter().map(SocketAddr::port).collect();
         assert_eq!(ports, [1, 2]);
+    }
+
+    /// JOIN-8: a port alone is one of 127.0.0.1, and an address without a port is told to have one.
+    #[test]
+    fn what_listen_takes() {
+        for (text, expected) in [
+            ("4849", Some("127.0.0.1:4849")),
+            (":4849", Some("127.0.0.1:4849")),
+            ("localhost:4849", Some("127.0.0.1:4849")),
+            ("0.0.0.0:1", Some("0.0.0.0:1")),
+            ("[::1]:0", Some("[::1]:0")),
+            ("70000", None),
+            ("example.com:1", None),
+            ("", None),
+        ] {
+            let read = listen_address(text).ok().map(|address| address.to_string());
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
+        assert_eq!(listen_address("10.0.0.1").unwrap_err(), "it needs a port too, such as 10.0.0.1:4848");
+        assert_eq!(listen_address("::1").unwrap_err(), "it needs a port too, such as [::1]:4848");
     }
 }

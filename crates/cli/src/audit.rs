@@ -2,6 +2,7 @@
 
 mod read;
 mod store;
+mod top;
 mod verify;
 
 use std::path::PathBuf;
@@ -21,6 +22,8 @@ Exit codes: 0 done, 1 the record was changed, or there is no such call.
 
 Examples:
   bridgehead audit list --since 1h --outcome error
+  bridgehead audit list --principal ada --client claude-code
+  bridgehead audit top --since 24h                      who called what, and how often
   bridgehead audit show 0199d0a5-6f2b-7c3e-8d4f-0123456789ab
   bridgehead audit verify
   bridgehead audit verify --head SEGMENT:COUNT:HEAD     against a head that you saved
@@ -43,6 +46,7 @@ pub(crate) struct Audit {
 #[derive(Debug, Subcommand)]
 enum Verb {
     List(read::List),
+    Top(top::Top),
     Show(read::Show),
     Export(read::Export),
     Verify(verify::Verify),
@@ -80,6 +84,7 @@ fn run(audit: &Audit, world: &World) -> Exit {
     };
     told(match &audit.verb {
         Verb::List(list) => read::list(list, &archive, audit.json),
+        Verb::Top(top) => top::top(top, &archive, audit.json),
         Verb::Show(show) => read::show(show, &archive, audit.json),
         Verb::Export(export) => read::export(export, &archive),
         Verb::Verify(verify) => verify::verify(verify, &archive, &settings, audit.json),

@@ -1,15 +1,18 @@
 //! `bridgehead call`: one call from the shell.
 
+mod words;
+
 use std::time::Duration;
 
 use bridgehead_wire::{Method, Raw};
 use clap::Args;
 use serde_json::Value;
 
+use self::words::Given;
 use super::answering::{Answering, Answers};
 use super::exit::Exit;
 use super::reply;
-use super::request::{Asking, read_arguments};
+use super::request::{Asking, Listed};
 use super::target::{Need, Target, Where, run_once};
 use super::world::World;
 use super::{Run, output};
@@ -24,6 +27,7 @@ If the server asks something meanwhile, you are asked on the terminal; in a scri
 Exit codes: 0 success, 1 the tool failed, 2 usage, 3 the server could not be reached.
 
 Examples:
+  bridgehead call add a=1 b=2
   bridgehead call add --args '{\"a\":1,\"b\":2}'
   bridgehead call echo --args @arguments.json --json
   bridgehead call book --answer guests=2 --answer breakfast=yes
@@ -32,12 +36,12 @@ Examples:
 pub(crate) struct Call {
     /// The tool, as `bridgehead tools` shows it
     name: String,
-    /// Arguments where many people put them first, for an error that names their place
-    #[arg(hide = true)]
-    misplaced: Option<String>,
-    /// The arguments: a JSON object, @FILE, or - for stdin
-    #[arg(long, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
-    args: String,
+    /// Arguments as name=value; the tool's schema says whether a value is a text, or JSON such as 1, true or [1,2]
+    #[arg(value_name = "NAME=VALUE")]
+    words: Vec<String>,
+    /// All arguments at once: a JSON object, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    args: Option<String>,
     /// Give up on the call after this many seconds; the time of your answers does not count
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -61,17 +65,11 @@ impl Run for Call {
 }
 
 fn run(call: &Call, world: &World) -> Exit {
-    let read = || -> Result<(Raw, Answering), String> {
-        if let Some(misplaced) = &call.misplaced {
-            let (name, misplaced) = (&call.name, output::one_line(misplaced, 200));
-            return Err(format!(
-                "the arguments of `{name}` stand after --args: bridgehead call {name} --args '{misplaced}'"
-            ));
-        }
-        let arguments = read_arguments(&call.args)?;
-        Ok((arguments, Answering::new(&call.answers, &format!("`{}`", call.name))?))
+    let read = || -> Result<(Given, Answering), String> {
+        let given = Given::read(&call.name, &call.words, call.args.as_deref())?;
+        Ok((given, Answering::new(&call.answers, &format!("`{}`", call.name))?))
     };
-    let (arguments, answering) = match read() {
+    let (given, answering) = match read() {
         Ok(read) => read,
         Err(reason) => return output::wrong(&reason),
     };
@@ -79,6 +77,20 @@ fn run(call: &Call, world: &World) -> Exit {
         let target = match Target::open(&call.place, world, Need::Tool(&call.name), call.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
+        };
+        let arguments = match given {
+            Given::Whole(arguments) => Ok(arguments),
+            Given::Words(words) => {
+                target.list(Listed::Tools).await.map(|tools| words.fit(&call.name, &tools))
+            }
+        };
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                let (failures, _) = target.failures().await;
+                target.close().await;
+                return reply::refused(&error, &failures, call.json);
+            }
         };
         let asking = Asking {
             method: Method::ToolsCall,

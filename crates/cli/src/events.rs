@@ -1,5 +1,6 @@
 //! `bridgehead events`: shows events of a running gateway as they happen.
 
+use bridgehead_wire::visible_line;
 use clap::Args;
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ const LONGEST: usize = 2000;
 /// Show events of the running gateway as they happen
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each line has the time (UTC), the topic, the server and what happened. --json prints every event whole.
+    after_help = "Each line has the time (UTC), the topic, the server, who asked, and what happened. --json prints every event whole.
 Exit codes: 0 ended, also by Ctrl-C; 2 no such topic or server, 3 no gateway is running.
 
 Examples:
@@ -76,7 +77,7 @@ fn run(events: &Events, world: &World) -> Exit {
 
 fn shown(event: &Value, as_json: bool) -> String {
     if as_json {
-        return event.to_string();
+        return visible_line(&event.to_string()).into_owned();
     }
     if let Some(missed) = event["missed"].as_u64() {
         let verb = if missed == 1 { "is" } else { "are" };
@@ -111,6 +112,11 @@ fn sentence(topic: &str, event: &Value) -> String {
         (None, subject) => format!("{} `{subject}`", text("method")),
     };
     let took = || format!("{} ms", number("durationMs"));
+    let by = || match (event["principal"].as_str(), event["client"].as_str()) {
+        (Some(principal), Some(client)) => format!("{principal} ({client}): "),
+        (Some(principal), None) => format!("{principal}: "),
+        (None, _) => String::new(),
+    };
     match topic {
         "tools.discovered" => format!("has {}: {}", output::counted(number("count"), "tool"), names("names")),
         "tools.refreshed" => format!(
@@ -120,11 +126,11 @@ fn sentence(topic: &str, event: &Value) -> String {
             number("unchanged")
         ),
         "tool.completed" | "request.completed" => {
-            format!("{} answered in {}: {}", about(), took(), words(text("summary")))
+            format!("{}{} answered in {}: {}", by(), about(), took(), words(text("summary")))
         }
         "tool.failed" | "request.failed" => {
             let again = if event["retryable"] == true { " (trying again may help)" } else { "" };
-            format!("{} failed with {}{again}: {}", about(), text("code"), text("message"))
+            format!("{}{} failed with {}{again}: {}", by(), about(), text("code"), text("message"))
         }
         "disconnected" => "the connection was lost".to_owned(),
         "reconnected" => "the connection is back".to_owned(),
@@ -209,7 +215,7 @@ mod tests {
         check(r#"{"structuredContent":{"a":1}}"#, r#"{"structuredContent":{"a":1}}"#);
     }
 
-    /// JOIN-8: every topic is told as a sentence, with the time, the topic and the server before it; `--json` has every member.
+    /// JOIN-8: every topic is told as a sentence, with the time, the topic, the server and the caller before it; `--json` has every member.
     #[test]
     fn events_for_people_and_programs() {
         #[track_caller]
@@ -231,13 +237,14 @@ mod tests {
             ),
             (
                 "provider.mcp.tool.completed",
-                json!({"tool": "files__read", "summary": "s", "durationMs": 7}),
-                "`files__read` answered in 7 ms: s",
+                json!({"tool": "files__read", "principal": "ada", "client": "ide 1", "summary": "s", "durationMs": 7}),
+                "ada (ide 1): `files__read` answered in 7 ms: s",
             ),
             (
                 "provider.mcp.tool.failed",
-                json!({"tool": "t", "code": "PROVIDER_TIMEOUT", "retryable": true, "message": "m"}),
-                "`t` failed with PROVIDER_TIMEOUT (trying again may help): m",
+                json!({"tool": "t", "principal": "ada", "client": null, "code": "PROVIDER_TIMEOUT",
+                    "retryable": true, "message": "m"}),
+                "ada: `t` failed with PROVIDER_TIMEOUT (trying again may help): m",
             ),
             (
                 "provider.mcp.request.completed",

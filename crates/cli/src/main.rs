@@ -17,6 +17,7 @@ mod doctor;
 mod events;
 mod exit;
 mod explain;
+mod hint;
 mod import;
 mod instance;
 mod join;
@@ -46,6 +47,7 @@ mod table;
 mod target;
 mod tools;
 mod trust;
+mod uninstall;
 mod world;
 
 use std::ffi::OsString;
@@ -54,7 +56,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bridgehead::config::LogLevel;
-use clap::{Args, Parser, Subcommand};
+use clap::error::ContextKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use self::exit::Exit;
 use self::log::LogFormat;
@@ -95,8 +98,8 @@ const EXAMPLES: &str = "Examples:
   bridgehead status                         the state of the running gateway and its servers
 
 Configuration: --config, BRIDGEHEAD_CONFIG, ./bridgehead.toml and ./.mcp.json once
-you agreed to them with `bridgehead trust`, $XDG_CONFIG_HOME/bridgehead/bridgehead.toml; without any of
-them a demo runs.";
+you agreed to them with `bridgehead trust`, ~/.config/bridgehead/bridgehead.toml ($XDG_CONFIG_HOME instead of
+~/.config, if it is set); without any of them a demo runs.";
 
 /// Options for the log on stderr.
 #[derive(Debug, Args)]
@@ -150,6 +153,7 @@ enum Verb {
     Service(service::Service),
     Import(import::Import),
     Explain(explain::Explain),
+    Uninstall(uninstall::Uninstall),
     Completions(completions::Completions),
     #[command(hide = true)]
     DemoServer(demo::DemoServer),
@@ -185,6 +189,7 @@ impl Verb {
             Self::Service(verb) => verb,
             Self::Import(verb) => verb,
             Self::Explain(verb) => verb,
+            Self::Uninstall(verb) => verb,
             Self::Completions(verb) => verb,
             Self::DemoServer(verb) => verb,
             Self::Relay(verb) => verb,
@@ -197,14 +202,36 @@ fn main() -> ExitCode {
     bridgehead::main_if_asked();
     let Cli { talk, verb } = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && asks_for_json(std::env::args_os()) => {
-            output::talk_json();
-            output::talk(error.render().to_string().trim_end());
-            return Exit::Usage.into();
-        }
-        Err(error) => error.exit(),
+        Err(error) => return refused(error).into(),
     };
     guarded(|| run(&talk, verb.as_run())).into()
+}
+
+/// Shows the help or the version that was asked for, or why the command line cannot be read.
+fn refused(mut error: clap::Error) -> Exit {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let hint = hint::hint(&error, &Cli::command(), &words);
+    if hint.is_some() {
+        // It knows more than what the parser suggests.
+        error.remove(ContextKind::Suggested);
+    }
+    let as_json = asks_for_json(std::env::args_os());
+    match as_json {
+        true => {
+            output::talk_json();
+            output::talk(error.render().to_string().trim_end());
+        }
+        // With the colours that the terminal takes.
+        false => drop(error.print()),
+    }
+    if let Some(hint) = hint {
+        output::talk(&format!("hint: {hint}"));
+    }
+    Exit::Usage
 }
 
 /// Whether an invalid command line still asks for JSON on stderr.
@@ -237,8 +264,6 @@ fn run(talk: &Talk, verb: &dyn Run) -> Exit {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-
-    use clap::CommandFactory;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 //! A reader that closes the pipe (`bridgehead tools | head -1`) is not a failure: writing just stops.
 //!
 //! Invariant: text from others (names, descriptions, results, errors) cannot control a person's terminal. Everything that
-//! the command line prints passes one of the functions here, and each of them escapes control characters. Data for
-//! programs (JSON, and results in a pipe) stays unchanged, byte for byte.
+//! the command line prints passes one of the functions here, and each of them escapes control characters. JSON of our own has
+//! them as escapes of JSON. What servers send as data (results and definitions, in a pipe) stays unchanged, byte for byte.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -92,7 +92,14 @@ pub(crate) fn stream(line: &str) -> bool {
 
 /// Writes indented JSON to stdout.
 pub(crate) fn json_data(value: &Value, exit: Exit) -> Exit {
-    raw_data(&format!("{value:#}"), exit)
+    // An escape of a character is the same JSON.
+    write(&visible_text(&format!("{value:#}")), exit)
+}
+
+/// Writes JSON to stdout, one value per line.
+pub(crate) fn json_lines(values: impl IntoIterator<Item = String>, exit: Exit) -> Exit {
+    let lines: Vec<String> = values.into_iter().map(|value| visible_line(&value).into_owned()).collect();
+    if lines.is_empty() { exit } else { write(&lines.join("\n"), exit) }
 }
 
 /// Writes named lists, and the servers that could not add to them, as one JSON object. Each entry stays byte for byte as it came.
@@ -352,6 +359,17 @@ mod tests {
         assert_eq!(for_reader("\u{9b}2J\r\n", true), "\\u009b2J\r\n");
         assert_eq!(indented("error: a\nerror: b\n  c\n\nd"), "error: a\n  error: b\n  c\n\n  d");
         assert_eq!(one_line("abcdef", 4), "abc…");
+    }
+
+    /// WIRE-3: characters that act are escapes in our JSON, which stays the same value.
+    #[test]
+    fn json_has_escapes() {
+        let value = json!({"tool": "a\u{2028}b\u{202e}c\u{85}\u{e0001}\u{1b}é"});
+        let line = visible_line(&value.to_string()).into_owned();
+        assert_eq!(line, r#"{"tool":"a\u2028b\u202ec\u0085\udb40\udc01\u001bé"}"#);
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), value);
+        let pretty = format!("{value:#}");
+        assert_eq!(serde_json::from_str::<Value>(&visible_text(&pretty)).unwrap(), value);
     }
 
     /// JOIN-4: what is told to another process has the text for people, and is bounded.

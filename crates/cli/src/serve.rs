@@ -20,12 +20,12 @@ use tokio::runtime::Builder;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
-use super::address::{listening, reachable, refuse_own};
+use super::address::{listen_address, listening, reachable, refuse_own};
 use super::exit::Exit;
 use super::join::detached::{self, LogFile};
 use super::reload::{Content, Reloading};
 use super::starting::{self, Form, Shower, Then};
-use super::world::{World, note_demo};
+use super::world::World;
 use super::{Chosen, Run, audit, join, log, output, service};
 
 /// The start is over this long after the last server has settled.
@@ -44,14 +44,15 @@ starts it in the background, the others join it, and it ends soon after the last
 
 Examples:
   bridgehead serve
+  bridgehead serve --listen 4849
   bridgehead serve --config team.toml --listen 127.0.0.1:9000
   bridgehead serve --stdio                  for a client that starts it"
 )]
 pub(crate) struct Serve {
     #[command(flatten)]
     chosen: Chosen,
-    /// Serve HTTP at this address and port, instead of the configured ones
-    #[arg(long, value_name = "ADDR")]
+    /// Serve HTTP at this address and port, or at this port of 127.0.0.1, instead of the configured ones
+    #[arg(long, visible_alias = "port", value_name = "ADDR", value_parser = listen_address)]
     listen: Option<SocketAddr>,
     /// Serve one client on stdin and stdout
     #[arg(long)]
@@ -124,7 +125,7 @@ fn run(serve: &Serve, world: &World) -> Exit {
         Ok(config) => config,
         Err(exit) => return exit,
     };
-    note_demo(&config);
+    world.note_demo(&config);
     if config.source == Source::Demo {
         // Beside the user's own file, to which the demo gives way.
         config.auth.keys_file = world.own_file().map(|file| file.with_file_name("keys.toml"));

@@ -12,7 +12,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// What is between two columns.
 const BETWEEN: usize = 2;
-/// No column becomes narrower than this, even if the table does not fit then.
+/// No column becomes narrower than this, unless the table does not fit otherwise.
 const NARROWEST: usize = 8;
 /// How many lines a cell may take.
 const TALLEST: usize = 3;
@@ -76,24 +76,25 @@ fn narrow(widths: &mut [usize], width: usize) {
     if widths.iter().sum::<usize>() <= room {
         return;
     }
+    let narrowest = NARROWEST.min(room / widths.len()).max(1);
     match widths {
         [first, rest @ ..] if !rest.is_empty() => {
-            let least: usize = rest.iter().map(|natural| (*natural).min(NARROWEST)).sum();
-            *first = (*first).min((room / 2).min(room.saturating_sub(least)).max(NARROWEST));
+            let least: usize = rest.iter().map(|natural| (*natural).min(narrowest)).sum();
+            *first = (*first).min((room / 2).min(room.saturating_sub(least)).max(narrowest));
             let room = room.saturating_sub(*first);
-            cut_widest(rest, room);
+            cut_widest(rest, room, narrowest);
         }
-        all => cut_widest(all, room),
+        all => cut_widest(all, room, narrowest),
     }
 }
 
-fn cut_widest(widths: &mut [usize], room: usize) {
+fn cut_widest(widths: &mut [usize], room: usize, narrowest: usize) {
     let taken = |cap: usize| widths.iter().map(|natural| (*natural).min(cap)).sum::<usize>();
     let widest = widths.iter().copied().max().unwrap_or(0);
     if taken(widest) <= room {
         return;
     }
-    let cap = (NARROWEST..widest).rev().find(|cap| taken(*cap) <= room).unwrap_or(NARROWEST);
+    let cap = (narrowest..widest).rev().find(|cap| taken(*cap) <= room).unwrap_or(narrowest);
     let mut left = room.saturating_sub(taken(cap));
     for width in widths.iter_mut().rev().filter(|width| **width > cap) {
         // What the division leaves over goes to the last of the columns that were cut: it holds the long texts.
@@ -194,8 +195,10 @@ mod tests {
         // Wide characters take two places; combining ones none.
         check(&[&["日本", "x"], &["e\u{301}", "y"]], 80, "日本  x\ne\u{301}     y\n");
         check(&[&["日本語日本語"]], 9, "日本語日\n本語\n");
+        // Where columns of the usual width do not fit, all become narrower.
+        check(&[&["abcdef", "ghijkl"]], 8, "abc  ghi\ndef  jkl\n");
         // Narrower than every column can be: it does not fit, but nothing breaks.
-        check(&[&["abcdefghij", "klmnopqrst"]], 3, "abcdefgh  klmnopqr\nij        st\n");
+        check(&[&["abc", "def"]], 1, "a  d\nb  e\nc  f\n");
     }
 
     /// JOIN-8: room that is left goes to the last of the columns that became narrower.
@@ -212,6 +215,7 @@ mod tests {
         check(&[4, 9, 9], 80, &[4, 9, 9]);
         check(&[4, 100, 4, 12], 41, &[4, 15, 4, 12]);
         check(&[100, 10, 100], 30, &[10, 8, 8]);
+        check(&[100, 10, 100, 10, 10, 10, 10, 10], 60, &[11, 5, 5, 5, 5, 5, 5, 5]);
         check(&[100, 10, 30], 80, &[38, 10, 28]);
         // A name stays whole if the others can be cut instead.
         check(&[21, 30, 30], 60, &[21, 17, 18]);

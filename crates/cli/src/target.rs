@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use bridgehead::config::{ConfigError, Diagnostic, Secret, ServerConfig};
+use bridgehead::config::{ConfigError, Diagnostic, OWN_SERVER, Secret, ServerConfig};
 use bridgehead::control::Instance;
 use bridgehead::{Config, Gateway, StopSignal};
-use bridgehead_gateway::{Options, ServerStatus, may_have, may_offer, similar};
+use bridgehead_gateway::{Options, ServerStatus, may_have, may_offer, only, similar};
 use bridgehead_upstream::UpstreamState;
 use clap::Args;
 use serde_json::Value;
@@ -15,9 +15,10 @@ use tracing::debug;
 
 use super::exit::Exit;
 use super::instance::{get, serving};
+use super::meant::meant;
 use super::remote::Remote;
 use super::starting::{self, Form, Shower, Then};
-use super::world::{World, note_demo};
+use super::world::World;
 use super::{Chosen, output};
 
 /// How long servers may take to start before the others are used without them.
@@ -55,6 +56,8 @@ pub(crate) enum Target {
 pub(crate) enum Need<'a> {
     /// What all servers offer.
     Everything,
+    /// What one server offers.
+    Server(&'a str),
     /// One tool.
     Tool(&'a str),
     /// One prompt.
@@ -68,6 +71,7 @@ impl Need<'_> {
     fn of(self, config: &Config) -> Vec<ServerConfig> {
         match self {
             Self::Everything => config.servers.clone(),
+            Self::Server(name) => only(&config.gateway, &config.servers, name),
             Self::Tool(name) | Self::Prompt(name) => may_offer(&config.gateway, &config.servers, name),
             Self::Resource(uri) => may_have(&config.gateway, &config.servers, uri),
         }
@@ -76,7 +80,7 @@ impl Need<'_> {
     /// Waits until it is known, or until no server is starting any more.
     async fn wait(self, gateway: &Gateway) {
         match self {
-            Self::Everything => gateway.settled().await,
+            Self::Everything | Self::Server(_) => gateway.settled().await,
             Self::Tool(name) => drop(gateway.knows(name).await),
             Self::Prompt(name) => drop(gateway.knows_prompt(name).await),
             Self::Resource(uri) => drop(gateway.knows_resource(uri).await),
@@ -105,6 +109,9 @@ impl Target {
         let refused = |error: ConfigError| output::configuration_error(&error, as_json);
         let mut config = world.without_secrets(explicit).map_err(refused)?;
         output::show(&config.warnings);
+        if let Need::Server(name) = need {
+            known_server(name, &config)?;
+        }
         if !place.fresh
             && let Some(instance) = serving(&config, world).await
         {
@@ -119,7 +126,7 @@ impl Target {
             output::show(&more);
             config = complete;
         }
-        note_demo(&config);
+        world.note_demo(&config);
         let needed = need.of(&config);
         if let (true, Need::Tool(name) | Need::Prompt(name)) = (needed.is_empty(), need) {
             tell_servers(name, &config);
@@ -171,6 +178,17 @@ impl Target {
             gateway.stop().await;
         }
     }
+}
+
+/// Refuses a name that no server of the configuration has. The gateway itself counts as one.
+fn known_server(name: &str, config: &Config) -> Result<(), Exit> {
+    let mut names = config.servers.iter().map(|server| server.name.as_str()).chain([OWN_SERVER]);
+    if names.clone().any(|known| known == name) {
+        return Ok(());
+    }
+    let all = format!("its servers are `{}`", names.clone().collect::<Vec<_>>().join("`, `"));
+    let meant = meant(name, &mut names, &all);
+    Err(output::wrong(&format!("the configuration has no server `{}`; {meant}", output::one_line(name, 64))))
 }
 
 /// Suggests similar server names if the prefix of a name is that of no server.

@@ -1,16 +1,18 @@
 //! `bridgehead tools`: shows the tools that the servers offer, and what they cost.
 
 mod cost;
+mod owner;
 
 use bridgehead_wire::Raw;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use self::cost::Cost;
+use self::owner::Owners;
 use super::exit::Exit;
 use super::meant::meant;
 use super::reply::{self, Failures};
-use super::request::Listed;
+use super::request::{AskError, Listed};
 use super::target::{Need, Target, Where, run_once};
 use super::world::World;
 use super::{Run, output};
@@ -23,6 +25,7 @@ this command and stopped after it, and all tools are shown, whatever the rules s
 
 Examples:
   bridgehead tools
+  bridgehead tools --server files
   bridgehead tools show add
   bridgehead tools instructions
   bridgehead tools cost
@@ -31,6 +34,9 @@ Examples:
 pub(crate) struct Tools {
     #[command(subcommand)]
     what: Option<What>,
+    /// Only the tools of this server
+    #[arg(long, global = true, value_name = "NAME")]
+    server: Option<String>,
     #[command(flatten)]
     place: Where,
     /// Print JSON
@@ -75,20 +81,28 @@ impl Run for Tools {
 }
 
 fn run(tools: &Tools, world: &World) -> Exit {
+    if tools.server.is_some() && matches!(tools.what, Some(What::Show { .. } | What::Instructions)) {
+        return output::wrong(
+            "--server chooses what `tools`, `tools list` and `tools cost` show; leave it out here",
+        );
+    }
     run_once(async {
         let tool = match &tools.what {
             Some(What::Show { name }) => Some(name.as_str()),
             None | Some(What::List | What::Instructions | What::Cost) => None,
         };
-        let need = tool.map_or(Need::Everything, Need::Tool);
+        let need = match (tool, &tools.server) {
+            (Some(tool), _) => Need::Tool(tool),
+            (None, Some(server)) => Need::Server(server),
+            (None, None) => Need::Everything,
+        };
         let target = match Target::open(&tools.place, world, need, tools.json).await {
             Ok(target) => target,
             Err(exit) => return exit,
         };
         let found = match &tools.what {
             Some(What::Instructions) => target.instructions().await.map(Found::Instructions),
-            Some(What::Cost) => cost::of(&target).await.map(Found::Cost),
-            None | Some(What::List | What::Show { .. }) => target.list(Listed::Tools).await.map(Found::Tools),
+            None | Some(What::List | What::Show { .. } | What::Cost) => listed(tools, &target).await,
         };
         let (failures, some_serve) = target.failures().await;
         target.close().await;
@@ -114,6 +128,25 @@ fn run(tools: &Tools, world: &World) -> Exit {
             (Ok(Found::Tools(listed)), Some(What::Show { name })) => show(&listed, name, tools.json),
             (Ok(Found::Tools(listed)), _) => list(&listed, &failures, tools.json, exit),
         }
+    })
+}
+
+/// The tools that are asked for, or what they cost.
+async fn listed(tools: &Tools, target: &Target) -> Result<Found, AskError> {
+    let mut listed = target.list(Listed::Tools).await?;
+    let is_cost = matches!(tools.what, Some(What::Cost));
+    if !is_cost && tools.server.is_none() {
+        return Ok(Found::Tools(listed));
+    }
+    let owners = Owners::of(target).await;
+    if let Some(server) = &tools.server {
+        let name =
+            |tool: &Raw| tool.decode::<Value>().unwrap_or_default()["name"].as_str().map(str::to_owned);
+        listed.retain(|tool| name(tool).is_some_and(|name| owners.is_of(&name, server)));
+    }
+    Ok(match is_cost {
+        true => Found::Cost(Cost::new(&listed, |name| owners.owner(name))),
+        false => Found::Tools(listed),
     })
 }
 

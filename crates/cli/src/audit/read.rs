@@ -9,17 +9,20 @@ use bridgehead::audit::{
     Archive, ReadError, RecordedCall, Row, StoredSegment, read_calls, read_segment, write_line,
 };
 use bridgehead_gateway::Code;
+use bridgehead_wire::visible_text;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::exit::Exit;
 use crate::output::{self, one_line};
+use crate::table;
 
-/// The columns of a table and of CSV: the members of the JSON form, without arguments, results and the client's name.
-const COLUMNS: [&str; 22] = [
+/// The columns of a page and of CSV: the members of the JSON form, without arguments and results.
+const COLUMNS: [&str; 23] = [
     "time",
     "correlationId",
     "principal",
+    "client",
     "server",
     "method",
     "subject",
@@ -66,6 +69,12 @@ pub(crate) struct Which {
     /// Calls to this server
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
+    /// Calls of this principal, such as the name of a key
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
+    /// Calls of this client program, with or without its version
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
     /// Calls that ended like this: result, toolError, error, denied (an error, by the rules), cancelled, interrupted or open
     #[arg(long, value_name = "OUTCOME", value_parser = OUTCOMES, hide_possible_values = true)]
     outcome: Option<String>,
@@ -75,7 +84,8 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    fn matches(&self, call: &RecordedCall) -> bool {
+    /// Whether a call is chosen.
+    pub(super) fn matches(&self, call: &RecordedCall) -> bool {
         let same = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
         let in_time = || match call.first.time.parse::<jiff::Timestamp>() {
             Ok(time) => {
@@ -86,10 +96,23 @@ impl Which {
         same(&self.tool, &call.first.tool)
             && same(&self.method, call.method())
             && same(&self.server, call.first.server.as_deref().unwrap_or_default())
+            && same(&self.principal, call.first.principal.as_deref().unwrap_or_default())
+            && self.client.as_deref().is_none_or(|wanted| is_client(call.first.client.as_deref(), wanted))
             && self.outcome.as_deref().is_none_or(|outcome| ended(call, outcome))
             && self.id.as_deref().is_none_or(|id| begins_with(&call.first.correlation_id, id))
             && in_time()
     }
+}
+
+/// Whether the client program is the wanted one: by its name, whatever its version, or by both.
+fn is_client(client: Option<&str>, wanted: &str) -> bool {
+    let client = client.unwrap_or_default();
+    client == wanted || program(client) == wanted
+}
+
+/// The name of a client program, without the version that the record has behind it.
+pub(super) fn program(client: &str) -> &str {
+    client.rsplit_once(' ').map_or(client, |(name, _)| name)
 }
 
 /// Whether a call ended like this.
@@ -170,36 +193,49 @@ pub(super) fn list(list: &List, archive: &Archive, json: bool) -> Result<Exit, S
     })?;
     let calls = newest.sorted();
     if json {
-        let lines: Vec<String> = calls.iter().filter_map(|call| serde_json::to_string(call).ok()).collect();
-        return Ok(if lines.is_empty() {
-            Exit::Success
-        } else {
-            output::raw_data(&lines.join("\n"), Exit::Success)
-        });
+        let lines = calls.iter().filter_map(|call| serde_json::to_string(call).ok());
+        return Ok(output::json_lines(lines, Exit::Success));
     }
     if calls.is_empty() {
         output::talk(&format!("no matching calls in {}", archive.folder().display()));
         return Ok(Exit::Success);
     }
-    let head = ["TIME", "TOOL", "OUTCOME", "MS", "PRINCIPAL", "CORRELATION ID"].map(str::to_owned).to_vec();
-    let rows = calls.iter().map(|call| {
-        let exit = call.exit();
+    Ok(output::data(&output::table(&rows(&calls, table::stdout_width())), Exit::Success))
+}
+
+/// A terminal of this width has room for all columns of the list.
+const WIDE: usize = 110;
+
+/// The table of calls. A narrow terminal gets the minute of the time, the beginning of the id, which `audit show` takes, and the
+/// clients without their versions.
+fn rows(calls: &[RecordedCall], width: Option<usize>) -> Vec<Vec<String>> {
+    let narrow = width.is_some_and(|width| width < WIDE);
+    let head = match narrow {
+        false => ["TIME", "TOOL", "OUTCOME", "MS", "PRINCIPAL", "CLIENT", "CORRELATION ID"].as_slice(),
+        true => ["ID", "TIME", "TOOL", "END", "BY"].as_slice(),
+    };
+    let cells = calls.iter().map(|call| {
+        let (exit, first) = (call.exit(), &call.first);
         let outcome = exit.and_then(|row| row.code.as_deref()).unwrap_or(call.outcome());
         let took = exit.and_then(|row| row.duration_ms).map_or_else(|| "-".to_owned(), |ms| ms.to_string());
-        vec![
-            call.first.time.clone(),
-            one_line(&asked(&call.first), 64),
-            one_line(outcome, 40),
-            took,
-            one_line(call.first.principal.as_deref().unwrap_or("-"), 30),
-            call.first.correlation_id.clone(),
-        ]
+        let (principal, client) = (first.principal.as_deref(), first.client.as_deref());
+        let (tool, outcome) = (one_line(&asked(first), 64), one_line(outcome, 40));
+        if narrow {
+            let by = [principal, client.map(program)].into_iter().flatten().collect::<Vec<_>>().join(" ");
+            let minute = first.time.get(5..16).unwrap_or(&first.time).replacen('T', " ", 1);
+            // The millisecond that the id was made in.
+            let id = first.correlation_id.get(..13).unwrap_or(&first.correlation_id).to_owned();
+            return vec![id, minute, tool, outcome, one_line(&by, 40)];
+        }
+        let (principal, client) = (principal.unwrap_or("-"), client.unwrap_or("-"));
+        let (principal, client) = (one_line(principal, 30), one_line(client, 40));
+        vec![first.time.clone(), tool, outcome, took, principal, client, first.correlation_id.clone()]
     });
-    Ok(output::data(&output::table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()), Exit::Success))
+    std::iter::once(head.iter().map(ToString::to_string).collect()).chain(cells).collect()
 }
 
 /// The request in a few words: a tool by its name, any other request by its method and subject.
-fn asked(first: &Row) -> String {
+pub(super) fn asked(first: &Row) -> String {
     match &first.method {
         None => first.tool.clone(),
         Some(method) => {
@@ -283,8 +319,10 @@ pub(super) fn show(show: &Show, archive: &Archive, json: bool) -> Result<Exit, S
         }
         Ok(())
     })?;
-    let write = if json { output::raw_data } else { output::data };
-    Ok(write(&texts.join("\n"), Exit::Success))
+    Ok(match json {
+        true => output::json_lines(texts, Exit::Success),
+        false => output::data(&texts.join("\n"), Exit::Success),
+    })
 }
 
 /// All members, one per line.
@@ -352,8 +390,10 @@ fn write_to(export: &Export, segments: &[StoredSegment], out: &mut impl Write) -
     Ok(out.flush()?)
 }
 
-/// A cell of CSV. Names come from clients, so a text that a spreadsheet would take for a formula gets a leading quote.
+/// A cell of CSV. Names come from clients, so a text that a spreadsheet would take for a formula gets a leading quote, and
+/// characters that change how others are shown are written out.
 fn cell(text: &str) -> String {
+    let text = &*visible_text(text);
     let text =
         if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() };
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
@@ -375,7 +415,7 @@ pub(super) fn readable(archive: &Archive) -> Result<Vec<StoredSegment>, String> 
     Ok(segments)
 }
 
-fn each(
+pub(super) fn each(
     segments: &[StoredSegment],
     take: impl FnMut(RecordedCall) -> Result<(), ReadError>,
 ) -> Result<(), String> {
@@ -462,5 +502,6 @@ mod tests {
         check("a,\"b\"", "\"a,\"\"b\"\"\"");
         check("=1+1", "'=1+1");
         check("two\nlines", "\"two\nlines\"");
+        check("a\u{202e}b", "a\\u202eb");
     }
 }

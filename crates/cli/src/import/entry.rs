@@ -34,6 +34,8 @@ pub(super) struct Server {
     pub(super) needs: BTreeMap<String, Option<String>>,
     /// The folder that its client runs it in, if its own entry names none.
     pub(super) folder: Option<PathBuf>,
+    /// Whether its client signs in to it by itself.
+    pub(super) signs_in: bool,
 }
 
 /// What the reading of a server depends on.
@@ -120,6 +122,7 @@ struct Draft<'d> {
     needs: BTreeMap<String, Option<String>>,
     /// Why it is turned off.
     off: Option<String>,
+    signs_in: bool,
     /// The names of the entry's own variables.
     own: BTreeSet<&'d str>,
 }
@@ -143,6 +146,7 @@ impl Reader<'_> {
             remarks: Vec::new(),
             needs: BTreeMap::new(),
             off: None,
+            signs_in: false,
             own: BTreeSet::new(),
         };
         draft.read()
@@ -213,7 +217,8 @@ impl<'d> Draft<'d> {
         let has_folder = !matches!(entry.launch, EntryLaunch::Program { cwd: None, .. });
         let project = self.reader.translator.project;
         let folder = project.filter(|_| !has_folder).map(Path::to_owned);
-        Read::Server(Box::new(Server { entry, remarks: self.remarks, needs: self.needs, folder }))
+        let Self { remarks, needs, signs_in, .. } = self;
+        Read::Server(Box::new(Server { entry, remarks, needs, folder, signs_in }))
     }
 
     /// The value under a key, which stays unread. `null` counts as nothing.
@@ -431,6 +436,7 @@ impl<'d> Draft<'d> {
         if signs_in && !is_program {
             let title = self.reader.title;
             self.remarks.push(format!("{title} signs in to it; the gateway needs a token under `headers`"));
+            self.signs_in = true;
         }
         let known = |key: &str| {
             self.used.contains(key)

@@ -9,6 +9,7 @@ mod own;
 mod plan;
 mod read;
 mod report;
+mod sign_in;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
@@ -27,7 +28,7 @@ use self::report::{BrokenFile, Report};
 use super::clients::{CLIENTS, Client, Platform, Scope, Surroundings};
 use super::exit::Exit;
 use super::servers_file::{self, ServersFile, ServersFileError};
-use super::world::World;
+use super::world::{World, short};
 use super::{Run, output};
 
 /// Take over the servers of other MCP clients
@@ -265,7 +266,7 @@ impl Import {
             .filter(|source| {
                 read::read(source, surroundings).is_ok_and(|content| !content.servers.is_empty())
             })
-            .map(|source| format!("`{}`", report::short(&source.file.path, home(surroundings))))
+            .map(|source| format!("`{}`", short(&source.file.path, home(surroundings))))
             .collect();
         files.dedup();
         if let Some(first) = files.first() {

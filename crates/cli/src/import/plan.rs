@@ -12,13 +12,13 @@ use super::SecretsChoice;
 use super::entry::{Read, Server};
 use super::own;
 use super::read::{EntryScope, Found};
-use super::report::short;
+use super::sign_in::SignIn;
 use crate::clients::Client;
 use crate::servers_file::{
     EntryLaunch, EntryTransport, Placed, ServerEntry, ServersFile, ServersFileError, has_secret,
     looks_secret, refusal, secret_part, variable_name,
 };
-use crate::world::World;
+use crate::world::{World, short};
 
 /// What is to be done.
 #[derive(Debug, Default)]
@@ -56,6 +56,7 @@ pub(super) struct Row {
     pub(super) remarks: Vec<String>,
     /// The variables that it needs and that are not set, and what is known about them.
     pub(super) needs: BTreeMap<String, Option<String>>,
+    pub(super) sign_in: Option<SignIn>,
 }
 
 /// What is done with an entry.
@@ -118,6 +119,7 @@ impl Planner<'_> {
                 disabled: None,
                 remarks: Vec::new(),
                 needs: BTreeMap::new(),
+                sign_in: None,
             };
             match &one.read {
                 Read::Skipped(reason) => row.outcome = Outcome::Skipped(reason.clone()),
@@ -197,6 +199,7 @@ impl Planner<'_> {
         row: &mut Row,
     ) {
         row.remarks.clone_from(&server.remarks);
+        row.sign_in = SignIn::of(&server.entry, server.signs_in);
         if name != found.name {
             let why = match ServerName::adapt(&found.name).as_str() == found.name {
                 true => format!("called `{name}`, because another server is called `{}`", found.name),

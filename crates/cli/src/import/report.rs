@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::plan::{Applied, Outcome, Plan, Row};
+use super::sign_in::SignIn;
 use super::tree::Place;
 use crate::clients::Client;
 use crate::exit::Exit;
 use crate::output;
 use crate::servers_file::Saved;
+use crate::world::short;
 
 /// A client's file that cannot be read.
 #[derive(Debug)]
@@ -77,6 +79,9 @@ impl Report<'_> {
         }
         remarks.extend(row.disabled.clone());
         remarks.extend(row.remarks.iter().cloned());
+        if row.sign_in == Some(SignIn::Possible) && row.outcome == Outcome::Added {
+            remarks.push("if it wants a sign-in, it needs a token under `headers`".to_owned());
+        }
         if !row.needs.is_empty() && row.outcome == Outcome::Added {
             let names: Vec<&str> = row.needs.keys().map(String::as_str).collect();
             remarks.push(format!("needs {}", names.join(", ")));
@@ -141,6 +146,17 @@ impl Report<'_> {
         if !needs.is_empty() {
             output::talk(&format!("set before you start the gateway: {}", needs.join(", ")));
         }
+        let signs_in =
+            added.iter().filter(|row| row.sign_in == Some(SignIn::Needed) && row.disabled.is_none());
+        let signs_in: Vec<String> =
+            signs_in.filter_map(|row| Some(format!("`{}`", row.server.as_ref()?))).collect();
+        if !signs_in.is_empty() {
+            output::talk(&format!(
+                "{} will want a sign-in, which the gateway does not do yet: put a token under `headers`, such as \
+                 `Authorization = \"Bearer ${{TOKEN}}\"`",
+                signs_in.join(", ")
+            ));
+        }
         match self.next() {
             Some(trust) => output::talk(&format!("next: `{trust}` shows what it would run, and asks you")),
             None => output::talk("next: `bridgehead check` starts every server once"),
@@ -174,6 +190,7 @@ impl Report<'_> {
                     "transport": row.transport,
                     "action": row.outcome.as_str(),
                     "disabled": row.disabled,
+                    "signIn": row.sign_in.map(SignIn::as_str),
                     "remarks": remarks,
                 })
             })
@@ -229,12 +246,6 @@ impl Report<'_> {
     fn short(&self, path: &Path) -> String {
         short(path, self.home)
     }
-}
-
-/// A path with `~` for the home.
-pub(super) fn short(path: &Path, home: Option<&Path>) -> String {
-    let in_home = home.and_then(|home| path.strip_prefix(home).ok());
-    in_home.map_or_else(|| path.display().to_string(), |rest| format!("~/{}", rest.display()))
 }
 
 fn need((name, about): (&str, Option<&str>)) -> String {

@@ -23,7 +23,7 @@ use self::entrance::{Entrance, NotEntered};
 use self::pipe::Pipe;
 use crate::exit::Exit;
 use crate::output;
-use crate::world::{World, note_demo};
+use crate::world::World;
 
 /// Serves the client on stdin and stdout at a shared gateway. `None` if this process has to serve it alone; the reason has been
 /// told.
@@ -33,7 +33,7 @@ pub(crate) fn run(world: &World, explicit: Option<&Path>) -> Option<Exit> {
         Err(error) => return Some(output::configuration_error(&error, false)),
     };
     output::show(&config.warnings);
-    note_demo(&config);
+    world.note_demo(&config);
     let runtime = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

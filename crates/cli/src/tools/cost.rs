@@ -8,15 +8,11 @@ use serde_json::{Value, json};
 
 use super::super::output;
 use super::super::reply::{self, Failures};
-use super::super::request::{AskError, Listed};
-use super::super::target::Target;
 
 /// How many bytes count as a token.
 const BYTES_PER_TOKEN: u64 = 4;
 /// How many of a server's largest tools are named.
 const NAMED: usize = 3;
-/// What the gateway's own tools are listed under.
-const OWN: &str = "(gateway)";
 
 /// The definitions of all servers, the most expensive server first.
 #[derive(Debug)]
@@ -31,41 +27,9 @@ struct Server {
     tools: Vec<(String, u64)>,
 }
 
-/// Reads the definitions of all tools.
-pub(super) async fn of(target: &Target) -> Result<Cost, AskError> {
-    let tools = target.list(Listed::Tools).await?;
-    let servers = match target {
-        Target::Here(gateway) => {
-            let offered = gateway.list_tools();
-            let server = |name: &str| {
-                offered
-                    .iter()
-                    .find(|tool| *tool.name == *name)
-                    .map(|tool| tool.server.as_deref().unwrap_or(OWN))
-            };
-            return Ok(Cost::new(&tools, |name| server(name).unwrap_or(OWN).to_owned()));
-        }
-        Target::There(_) => None,
-        Target::Running(..) => Some(target.servers().await),
-    };
-    Ok(Cost::new(&tools, |name| owner(name, servers.as_deref())))
-}
-
-/// The server of an offered tool, by its name. Only names of a running gateway's servers are known.
-fn owner(tool: &str, servers: Option<&[String]>) -> String {
-    let prefix = tool.split_once("__").map(|(prefix, _)| prefix);
-    let Some(servers) = servers else { return prefix.unwrap_or(OWN).to_owned() };
-    let is_prefix =
-        |server: &&String| tool.strip_prefix(server.as_str()).is_some_and(|rest| rest.starts_with("__"));
-    match (servers.iter().filter(is_prefix).max_by_key(|server| server.len()), servers) {
-        (Some(server), _) => server.clone(),
-        (None, [only]) if !tool.starts_with("server_") => only.clone(),
-        (None, _) => OWN.to_owned(),
-    }
-}
-
 impl Cost {
-    fn new(tools: &[Raw], server_of: impl Fn(&str) -> String) -> Self {
+    /// Adds up these definitions.
+    pub(super) fn new(tools: &[Raw], server_of: impl Fn(&str) -> String) -> Self {
         let mut servers: Vec<Server> = Vec::new();
         for tool in tools {
             let decoded: Value = tool.decode().unwrap_or_default();
@@ -165,8 +129,8 @@ mod tests {
             tool("b__four", 60),
             tool("server_ping", 30),
         ];
-        let names = ["a".to_owned(), "b".to_owned()];
-        let cost = Cost::new(&tools, |name| owner(name, Some(&names)));
+        let owner = |name: &str| name.split_once("__").map_or("(gateway)", |(server, _)| server).to_owned();
+        let cost = Cost::new(&tools, owner);
         insta::assert_snapshot!(cost.text(), @r"
         SERVER     TOOLS  BYTES  TOKENS, ESTIMATED  LARGEST
         b          4      401    101                b__three 50, b__one 26, b__four 15
@@ -179,20 +143,5 @@ mod tests {
         assert_eq!(told["estimate"], "bytes/4");
         assert_eq!(told["servers"][0]["tools"][3], json!({"name": "b__two", "bytes": 40, "tokens": 10}));
         assert_eq!(told["failed"], json!([{"server": "c", "reason": "r"}]));
-    }
-
-    #[test]
-    fn whose_a_tool_is() {
-        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        for (tool, servers, expected) in [
-            ("a__b__c", Some(names(&["a", "a__b"])), "a__b"),
-            ("read", Some(names(&["a"])), "a"),
-            ("server_ping", Some(names(&["a"])), OWN),
-            ("read", Some(names(&["a", "b"])), OWN),
-            ("a__b", None, "a"),
-            ("read", None, OWN),
-        ] {
-            assert_eq!(owner(tool, servers.as_deref()), expected, "{tool}");
-        }
     }
 }

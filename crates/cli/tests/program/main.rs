@@ -40,3 +40,4 @@ mod terminal;
 mod trust;
 mod verbs;
 mod walls;
+mod words;

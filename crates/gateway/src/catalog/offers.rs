@@ -251,6 +251,11 @@ pub fn may_have(settings: &GatewaySettings, servers: &[ServerConfig], uri: &str)
     named(settings, servers).filter(may).collect()
 }
 
+/// The server of this name among `servers`, for the same use.
+pub fn only(settings: &GatewaySettings, servers: &[ServerConfig], name: &str) -> Vec<ServerConfig> {
+    named(settings, servers).filter(|server| server.name.as_str() == name).collect()
+}
+
 /// The servers, each with the prefix that it has when all of them run.
 fn named<'a>(
     settings: &'a GatewaySettings,
