@@ -11,7 +11,13 @@ use crate::clients::Client;
 use crate::exit::Exit;
 use crate::output;
 use crate::servers_file::Saved;
+use crate::table;
 use crate::world::short;
+
+/// A terminal of this width has room for all columns.
+const WIDE: usize = 90;
+/// The column of the transport.
+const TRANSPORT: usize = 3;
 
 /// A client's file that cannot be read.
 #[derive(Debug)]
@@ -51,8 +57,12 @@ impl Report<'_> {
         if !self.plan.rows.is_empty() {
             let heading =
                 ["CLIENT", "FILE", "SERVER", "TRANSPORT", "RESULT", "REMARKS"].map(str::to_owned).to_vec();
-            let rows: Vec<Vec<String>> =
+            let mut rows: Vec<Vec<String>> =
                 std::iter::once(heading).chain(self.plan.rows.iter().map(|row| self.cells(row))).collect();
+            if table::stdout_width().is_some_and(|width| width < WIDE) {
+                // The file and the remarks need the room; `--json` has the transport.
+                rows.iter_mut().for_each(|row| drop(row.remove(TRANSPORT)));
+            }
             output::data(&output::table(&rows), Exit::Success);
         }
         for BrokenFile { file, at, message, .. } in self.broken {
@@ -80,7 +90,7 @@ impl Report<'_> {
         remarks.extend(row.disabled.clone());
         remarks.extend(row.remarks.iter().cloned());
         if row.sign_in == Some(SignIn::Possible) && row.outcome == Outcome::Added {
-            remarks.push("if it wants a sign-in, it needs a token under `headers`".to_owned());
+            remarks.push("has no token, and may want one".to_owned());
         }
         if !row.needs.is_empty() && row.outcome == Outcome::Added {
             let names: Vec<&str> = row.needs.keys().map(String::as_str).collect();
