@@ -31,6 +31,8 @@ pub struct Diagnostic {
     pub message: String,
     /// The cure, if one is known.
     pub help: Option<String>,
+    /// The server that it is about; in one word, because diagnostics are passed by value as errors.
+    server: Option<Arc<String>>,
     label: Option<String>,
     place: Option<Location>,
 }
@@ -61,7 +63,14 @@ pub struct ConfigError(pub Vec<Diagnostic>);
 impl Diagnostic {
     /// An error with this message and no place yet.
     pub fn error(message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, message: message.into(), help: None, label: None, place: None }
+        Self {
+            severity: Severity::Error,
+            message: message.into(),
+            help: None,
+            server: None,
+            label: None,
+            place: None,
+        }
     }
 
     pub(crate) fn at(mut self, source: &Arc<SourceText>, span: &Span) -> Self {
@@ -84,6 +93,16 @@ impl Diagnostic {
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
+    }
+
+    pub(crate) fn about(mut self, server: Option<&str>) -> Self {
+        self.server = server.map(|server| Arc::new(server.to_owned()));
+        self
+    }
+
+    /// The server it is about, if it is about one.
+    pub fn server(&self) -> Option<&str> {
+        self.server.as_deref().map(String::as_str)
     }
 
     /// The file it is about, if it is about one.

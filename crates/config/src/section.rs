@@ -67,10 +67,14 @@ impl Findings {
         ends.partition_point(|end| *end < span.start) + 1
     }
 
+    fn push(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic.about(self.server.as_deref()));
+    }
+
     /// Reports a mistake: it refuses a native file, and disables the current server of a client's file.
     pub(crate) fn mistake(&mut self, diagnostic: Diagnostic) {
         if self.strict || self.server.is_none() {
-            self.diagnostics.push(diagnostic);
+            self.push(diagnostic);
         } else {
             self.failure(diagnostic);
         }
@@ -81,7 +85,7 @@ impl Findings {
         if !self.strict {
             diagnostic.severity = Severity::Warning;
         }
-        self.diagnostics.push(diagnostic);
+        self.push(diagnostic);
     }
 
     /// Reports a failure: it disables the current server, in either kind of file.
@@ -93,12 +97,12 @@ impl Findings {
             diagnostic.message = format!("server `{server}` cannot start: {}", diagnostic.message);
         }
         diagnostic.severity = Severity::Warning;
-        self.diagnostics.push(diagnostic);
+        self.push(diagnostic);
     }
 
     pub(crate) fn warning(&mut self, mut diagnostic: Diagnostic) {
         diagnostic.severity = Severity::Warning;
-        self.diagnostics.push(diagnostic);
+        self.push(diagnostic);
     }
 }
 

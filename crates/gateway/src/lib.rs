@@ -28,7 +28,7 @@ pub use catalog::native::{
     AskError, Elicitation, NativePrompt, NativeResource, NativeTool, Need, PromptMessage, RegisterError,
     ResourceContents, Role, Root, ToolContext, ToolFailure,
 };
-pub use catalog::offers::{may_have, may_offer, only};
+pub use catalog::offers::{may_have, may_offer, named, only};
 pub use catalog::similar::similar;
 pub use dialogue::questioner::{Answers, OpenQuestions, Outlet, Questioner};
 pub use error::{GatewayError, OverLimit, missing_scope};

@@ -1,4 +1,4 @@
-//! The API for operators: status, configuration id, tools, events, the lines that servers write, and restarts.
+//! The API for operators: status, configuration id, rules, tools, events, the lines that servers write, and restarts.
 //!
 //! The same routes are served on the HTTP front, to the [`Operators`] and to the holder of the instance's token, and on a Unix
 //! socket, to users who may open its file. The socket serves MCP clients too. Callers are checked before a request gets here.
@@ -147,11 +147,11 @@ impl Api {
         let query = Query(parts.uri.query().unwrap_or_default());
         let route = parts.uri.path().strip_prefix(API).unwrap_or_default();
         let wanted = match route {
-            "status" | "configuration" | "tools" | "events" | "logs" => Method::GET,
+            "status" | "configuration" | "rules" | "tools" | "events" | "logs" => Method::GET,
             "restart" => Method::POST,
             _ => {
                 let routes = format!(
-                    "nothing here; the routes are {API}{{status,configuration,tools,events,logs,restart}}"
+                    "nothing here; the routes are {API}{{status,configuration,rules,tools,events,logs,restart}}"
                 );
                 return failed(StatusCode::NOT_FOUND, &routes);
             }
@@ -166,6 +166,7 @@ impl Api {
         match route {
             "status" => answered(StatusCode::OK, &self.0.gateway.status()),
             "configuration" => answered(StatusCode::OK, &json!({"id": self.0.gateway.configuration_id()})),
+            "rules" => answered(StatusCode::OK, &json!({"rules": self.0.gateway.rules().as_deref()})),
             "tools" => answered(StatusCode::OK, &json!({"tools": self.tools()})),
             "events" => self.events(operator, &query).await,
             "logs" => self.logs(operator, &query).await,

@@ -309,7 +309,7 @@ async fn what_cannot_be_answered_says_why() {
     check(
         place.get("/api/v1/nothing").await,
         404,
-        "the routes are /api/v1/{status,configuration,tools,events,logs,restart}",
+        "the routes are /api/v1/{status,configuration,rules,tools,events,logs,restart}",
     );
     check(place.get("/api/v1/restart").await, 405, "wants POST");
     check(place.ask("POST", "/api/v1/status", &[TOKEN], "").await, 405, "wants GET");

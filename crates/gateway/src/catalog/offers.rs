@@ -257,7 +257,7 @@ pub fn only(settings: &GatewaySettings, servers: &[ServerConfig], name: &str) ->
 }
 
 /// The servers, each with the prefix that it has when all of them run.
-fn named<'a>(
+pub fn named<'a>(
     settings: &'a GatewaySettings,
     servers: &'a [ServerConfig],
 ) -> impl Iterator<Item = ServerConfig> + 'a {

@@ -3,6 +3,7 @@
 //! Built from memory and from the system's data about the servers' processes, without asking a server. Holds
 //! no secrets: reasons and lines were redacted when they were stored.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_config::{
@@ -241,6 +242,7 @@ struct Told {
     addresses: Vec<String>,
     reload: Option<Reload>,
     configuration: Option<String>,
+    rules: Option<Arc<Value>>,
 }
 
 impl About {
@@ -291,6 +293,16 @@ impl Gateway {
     /// only.
     pub fn configuration_id(&self) -> Option<String> {
         self.inner().about.told.lock().configuration.clone()
+    }
+
+    /// Sets what operators are told about the rules in effect, which whoever made the authorizer knows.
+    pub fn set_rules(&self, rules: Value) {
+        self.inner().about.told.lock().rules = Some(Arc::new(rules));
+    }
+
+    /// What operators are told about the rules in effect, if set.
+    pub fn rules(&self) -> Option<Arc<Value>> {
+        self.inner().about.told.lock().rules.clone()
     }
 
     /// The lines and facts that are kept about a server; `None` for a name that is not configured.
