@@ -359,7 +359,12 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept("JOIN", 5, "a start can be watched, and an early list is completed later"),
     kept("JOIN", 6, "a found configuration is used after `trust`, for that content only"),
     kept("JOIN", 7, "packages for npm and PyPI and a tarball carry the program and run it"),
-    kept("JOIN", 8, "every verb names its configuration, fits the terminal and suggests the nearest name"),
+    kept(
+        "JOIN",
+        8,
+        "verbs name their configuration where it matters, fit the terminal and suggest the nearest name",
+    ),
+    kept("JOIN", 9, "a mistake in the configuration keeps nobody from reading"),
     kept("QA", 1, "coverage bars for the crates, the chain and the bootstrap"),
     kept("QA", 2, "every promise is named by a test, and this report says by which one"),
     kept("QA", 3, "test doubles are scripted peers over real transports, and published programs"),
@@ -414,7 +419,7 @@ mod tests {
             ("WORD", 4),
             ("LIB", 6),
             ("ACC", 9),
-            ("JOIN", 8),
+            ("JOIN", 9),
             ("QA", 7),
         ];
         assert_eq!(last, expected);

@@ -42,6 +42,12 @@ fn leads_to(url: &Url, own: SocketAddr) -> bool {
     url.port() == own.port() && same_host
 }
 
+/// Whether two listeners cannot be at these places at once.
+pub(crate) fn same_place(one: SocketAddr, other: SocketAddr) -> bool {
+    let anywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && (anywhere || one.ip() == other.ip())
+}
+
 /// The address at which others reach a listener; an address of this machine if it listens on all of them.
 pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {

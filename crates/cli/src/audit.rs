@@ -59,6 +59,10 @@ impl Run for Audit {
         self.json
     }
 
+    fn only_reads(&self) -> bool {
+        true
+    }
+
     fn run(&self, world: &World) -> Exit {
         run(self, world)
     }
@@ -69,8 +73,8 @@ fn run(audit: &Audit, world: &World) -> Exit {
         // A proof is checked without the record, so no configuration is needed.
         return told(verify::verify_proof(proof, audit.json));
     }
-    let settings = match world.without_secrets(audit.chosen.config.as_deref()) {
-        Ok(config) => config.audit,
+    let settings = match world.to_look_up(audit.chosen.config.as_deref(), &["audit"]) {
+        Ok(found) => found.config.audit,
         Err(error) => return output::configuration_error(&error, audit.json),
     };
     let archive = match audit.folder.clone().or_else(|| folder(&settings, world)) {

@@ -1,9 +1,11 @@
 //! `bridgehead doctor`: tests what this machine can enforce, and shows for each server what is configured, what is
 //! enforced, and what to do about the rest.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bridgehead::Gateway;
+use bridgehead::config::ConfigError;
 use bridgehead_gateway::ServerStatus;
 use bridgehead_process::trial::{Finding, try_all};
 use clap::Args;
@@ -13,6 +15,9 @@ use super::exit::Exit;
 use super::target::{run_once, start};
 use super::world::World;
 use super::{Chosen, Run, output};
+
+/// The file to test with: every system has it, and no program needs it to run.
+const TRIED: &str = "/proc/self/mountinfo";
 
 /// Test what this machine can enforce, and compare it with what each server needs
 #[derive(Debug, Args)]
@@ -46,6 +51,10 @@ impl Run for Doctor {
         self.json
     }
 
+    fn only_reads(&self) -> bool {
+        true
+    }
+
     fn run(&self, world: &World) -> Exit {
         run(self, world)
     }
@@ -56,12 +65,11 @@ fn run(doctor: &Doctor, world: &World) -> Exit {
         true => None,
         false => match world.configuration(doctor.chosen.config.as_deref()) {
             Ok(config) => Some(config),
-            Err(error) => return output::configuration_error(&error, doctor.json),
+            Err(error) => return only_machine(doctor, &error),
         },
     };
     run_once(async {
-        // The file to test with: every system has it, and no program needs it to run.
-        let machine = try_all(std::path::Path::new("/proc/self/mountinfo")).await;
+        let machine = try_all(Path::new(TRIED)).await;
         let servers = match config {
             None => Vec::new(),
             Some(mut config) => {
@@ -89,6 +97,22 @@ fn run(doctor: &Doctor, world: &World) -> Exit {
         } else {
             output::data(&text(&machine, &servers, doctor.machine), exit)
         }
+    })
+}
+
+/// Tests the machine, which needs no configuration, and says what is wrong with the configuration.
+fn only_machine(doctor: &Doctor, error: &ConfigError) -> Exit {
+    run_once(async {
+        let machine = try_all(Path::new(TRIED)).await;
+        let exit = Exit::Configuration;
+        if doctor.json {
+            let mut all = told(&machine, &[], exit);
+            all["diagnostics"] = output::diagnostics(&error.0).into();
+            return output::json_data(&all, exit);
+        }
+        output::show(&error.0);
+        output::talk("note: no server was examined, because the configuration cannot be used");
+        output::data(&text(&machine, &[], true), exit)
     })
 }
 

@@ -1,6 +1,7 @@
 //! `bridgehead explain`: prints which rule decides about a tool, or the pages about errors and operation, which are built into
 //! the program.
 
+pub(crate) mod in_effect;
 mod render;
 mod rules;
 

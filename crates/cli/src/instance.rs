@@ -60,8 +60,15 @@ impl Which {
         let mut meant = self.all(world)?;
         match meant.pop() {
             Some(only) if meant.is_empty() => {
-                let file = only.config.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
-                output::talk(&format!("configuration: {file} (gateway with pid {})", only.pid));
+                if let Some(file) = &only.config
+                    && let Some(mistake) = world.mistake_in(file)
+                {
+                    output::talk(&format!(
+                        "warning: `{}` cannot be used now, and what it was before stays in effect: {}",
+                        file.display(),
+                        output::one_line(&mistake, 1000)
+                    ));
+                }
                 Ok(only)
             }
             Some(last) => {

@@ -116,6 +116,10 @@ impl Run for Keys {
         matches!(&self.verb, Verb::List(list) if list.json)
     }
 
+    fn only_reads(&self) -> bool {
+        matches!(self.verb, Verb::List(_))
+    }
+
     fn run(&self, world: &World) -> Exit {
         run(self, world)
     }
@@ -142,9 +146,17 @@ impl<'a> Place<'a> {
         if let Some(path) = &keys.keys_file {
             return Ok(Self { file: KeysFile::new(path), config: None, world });
         }
-        let config = world.for_keys(keys.chosen.config.as_deref(), keys.json()).inspect_err(|_| {
-            output::talk("hint: --keys-file FILE works without the configuration");
-        })?;
+        let explicit = keys.chosen.config.as_deref();
+        let config = match keys.verb {
+            // Nothing is changed, so a mistake elsewhere does not matter.
+            Verb::List(_) => {
+                let found = world.to_look_up(explicit, &["auth"]);
+                found.map_err(|error| output::configuration_error(&error, keys.json()))?.config
+            }
+            Verb::New(_) | Verb::Revoke(_) => world.for_keys(explicit, keys.json()).inspect_err(|_| {
+                output::talk("hint: --keys-file FILE works without the configuration");
+            })?,
+        };
         let Some(path) = config.auth.keys_file.clone() else {
             output::talk(
                 "error: there is no configuration file, and so no keys file beside it; name one with --config or --keys-file",

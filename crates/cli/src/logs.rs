@@ -41,6 +41,10 @@ impl Run for Logs {
         self.json
     }
 
+    fn only_reads(&self) -> bool {
+        true
+    }
+
     fn run(&self, world: &World) -> Exit {
         run(self, world)
     }

@@ -36,6 +36,7 @@ mod request;
 mod resources;
 mod restart;
 mod run;
+mod salvage;
 mod screen;
 mod serve;
 mod servers;
@@ -255,6 +256,13 @@ fn run(talk: &Talk, verb: &dyn Run) -> Exit {
     }
     let world = match World::read(verb.speaks_mcp()) {
         Ok(world) => world,
+        Err(error) if verb.only_reads() => {
+            salvage::show_mistakes(&error);
+            match World::to_read() {
+                Ok(world) => world,
+                Err(error) => return output::configuration_error(&error, verb.json()),
+            }
+        }
         Err(error) => return output::configuration_error(&error, verb.json()),
     };
     log::install(talk.log_level, &world.environment, verb.log_level(), talk.log_format);

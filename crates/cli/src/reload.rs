@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
 use super::address::refuse_own;
+use super::explain::in_effect;
 use super::world::World;
 
 /// How long a folder must be quiet before its file is read, because editors write in several steps.
@@ -178,6 +179,7 @@ impl Reloading {
                 self.config.auth.operators_read.clone_from(&config.auth.operators_read);
                 self.config.secrets.clone_from(&config.secrets);
                 // A command finds this gateway by its file only if the whole file is in effect.
+                self.gateway.set_rules(in_effect::told(&config));
                 let id = needs_restart.is_empty().then(|| self.world.id(&config));
                 self.gateway.set_configuration_id(id);
                 let joinable = self.joinable && needs_restart.is_empty();

@@ -17,6 +17,11 @@ pub(crate) trait Run {
         false
     }
 
+    /// Whether it only reads, so that a mistake in the environment is told and does not end it.
+    fn only_reads(&self) -> bool {
+        false
+    }
+
     /// How much is logged unless somebody says otherwise.
     fn log_level(&self) -> LogLevel {
         LogLevel::Warn

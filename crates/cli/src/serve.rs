@@ -11,7 +11,7 @@ use bridgehead::access::{Access, AccessError, AccessSettings, BudgetRecord};
 use bridgehead::audit::Archive;
 use bridgehead::config::environment::PARENTS;
 use bridgehead::config::{Diagnostic, Launch, LogLevel, Source, TokenSource};
-use bridgehead::{Config, Control, Running, Server, SystemClock, Transport, control};
+use bridgehead::{Config, Control, Running, Server, StartError, SystemClock, Transport, control};
 use bridgehead_front::ENDPOINT;
 use bridgehead_process::passed_sockets;
 use clap::Args;
@@ -20,13 +20,13 @@ use tokio::runtime::Builder;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
-use super::address::{listen_address, listening, reachable, refuse_own};
+use super::address::{listen_address, listening, reachable, refuse_own, same_place};
 use super::exit::Exit;
 use super::join::detached::{self, LogFile};
 use super::reload::{Content, Reloading};
 use super::starting::{self, Form, Shower, Then};
 use super::world::World;
-use super::{Chosen, Run, audit, join, log, output, service};
+use super::{Chosen, Run, audit, explain, join, log, output, service};
 
 /// The start is over this long after the last server has settled.
 const AFTER_START: Duration = Duration::from_millis(20);
@@ -255,6 +255,7 @@ async fn serve_until_end(
             return Exit::Failure;
         }
     };
+    server.gateway().set_rules(explain::in_effect::told(&written));
     let content = Content::of(world, serve.chosen.config.as_deref(), &written);
     server.gateway().set_configuration_id(Some(world.id(&written)));
     // A gateway that ends with its client is no gateway for others.
@@ -263,7 +264,8 @@ async fn serve_until_end(
     let mut running = match server.start().await {
         Ok(running) => running,
         Err(error) => {
-            output::talk(&format!("error: {error}"));
+            let beside = beside(&error, world);
+            output::talk(&format!("error: {}", beside.unwrap_or_else(|| error.to_string())));
             return Exit::from(&error);
         }
     };
@@ -314,6 +316,26 @@ async fn serve_until_end(
         record.sink.close();
     }
     exit
+}
+
+/// Why a gateway cannot start, if the user's own gateway listens where it would.
+fn beside(error: &StartError, world: &World) -> Option<String> {
+    let StartError::Listen { address, error } = error else { return None };
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return None;
+    }
+    let running = control::running(&Control::directory(&world.variables)?);
+    let (own, place) = running.iter().find_map(|one| {
+        let place = one.addresses.iter().find(|place| same_place(**place, *address))?;
+        one.is_own().then_some((one, reachable(*place)))
+    })?;
+    let config = own.config.as_ref().map(|file| format!(", configuration {}", file.display()));
+    Some(format!(
+        "your gateway serves http://{place}{ENDPOINT} already (pid {}{}); use that one, which follows its configuration by itself, \
+         or choose another port with `--listen`",
+        own.pid,
+        config.unwrap_or_default()
+    ))
 }
 
 /// Tells the process that started this gateway where to join it, and gives up the pipes to that process.

@@ -35,6 +35,10 @@ impl Run for Status {
         self.json
     }
 
+    fn only_reads(&self) -> bool {
+        true
+    }
+
     fn run(&self, world: &World) -> Exit {
         run(self, world)
     }
@@ -51,6 +55,8 @@ fn run(status: &Status, world: &World) -> Exit {
             match get(instance, "status").await {
                 Ok(mut told) => {
                     told["config"] = json!(instance.config);
+                    let mistake = instance.config.as_deref().and_then(|file| world.mistake_in(file));
+                    told["configMistake"] = json!(mistake);
                     found.push(told);
                 }
                 Err(refused) => {
@@ -94,6 +100,13 @@ fn text(status: &Value) -> String {
     );
     if let Some(config) = status["config"].as_str() {
         text.push_str(&format!("  configuration {}\n", one_line(config, 1000)));
+    }
+    // The gateway has told so itself if it has read it.
+    if let Some(mistake) = status["configMistake"].as_str().filter(|_| status["reload"]["ok"] != false) {
+        text.push_str(&format!(
+            "  the configuration cannot be used now, and what it was before stays in effect: {}\n",
+            one_line(mistake, 1000)
+        ));
     }
     if let Some(message) = status["reload"]["message"].as_str() {
         let how = if status["reload"]["ok"] == true { "reloaded" } else { "NOT reloaded" };

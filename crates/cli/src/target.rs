@@ -108,7 +108,6 @@ impl Target {
         let explicit = place.chosen.config.as_deref();
         let refused = |error: ConfigError| output::configuration_error(&error, as_json);
         let mut config = world.without_secrets(explicit).map_err(refused)?;
-        output::show(&config.warnings);
         if let Need::Server(name) = need {
             known_server(name, &config)?;
         }
@@ -116,18 +115,21 @@ impl Target {
             && let Some(instance) = serving(&config, world).await
         {
             debug!(instance = instance.instance, pid = instance.pid, "using the running gateway");
+            // Its own start told its warnings, and `status` and `check` tell them again.
             return Ok(Self::Running(Remote::at_socket(&instance), Box::new(instance)));
         }
+        world.tell_source(&config);
         if config.secrets.used {
-            let complete = world.with_secrets(explicit, &config).map_err(refused)?;
-            let told =
-                |warning: &Diagnostic| config.warnings.iter().any(|told| told.message == warning.message);
-            let more: Vec<_> = complete.warnings.iter().filter(|warning| !told(warning)).cloned().collect();
-            output::show(&more);
-            config = complete;
+            config = world.with_secrets(explicit, &config).map_err(refused)?;
         }
         world.note_demo(&config);
         let needed = need.of(&config);
+        // What is wrong with another server does not matter to this answer.
+        let matters = |warning: &&Diagnostic| {
+            warning.server().is_none_or(|about| needed.iter().any(|server| server.name.as_str() == about))
+        };
+        let warnings: Vec<Diagnostic> = config.warnings.iter().filter(matters).cloned().collect();
+        output::show(&warnings);
         if let (true, Need::Tool(name) | Need::Prompt(name)) = (needed.is_empty(), need) {
             tell_servers(name, &config);
         }
@@ -193,7 +195,18 @@ fn known_server(name: &str, config: &Config) -> Result<(), Exit> {
 
 /// Suggests similar server names if the prefix of a name is that of no server.
 fn tell_servers(name: &str, config: &Config) {
-    let Some((server, _)) = name.split_once("__") else { return };
+    let Some((server, _)) = name.split_once("__") else {
+        // Whoever knows the name from the time when there was one server gets the new one.
+        let names: Vec<String> =
+            config.servers.iter().take(3).map(|server| format!("`{}__{name}`", server.name)).collect();
+        if names.len() > 1 {
+            let names = names.join(" or ");
+            output::talk(&format!(
+                "note: there are several servers, so the names of their tools carry the server's; did you mean {names}?"
+            ));
+        }
+        return;
+    };
     let near = similar(server, config.servers.iter().map(|server| server.name.as_str()));
     if !near.is_empty() {
         let near = near.join("` or `");

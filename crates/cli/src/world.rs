@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bridgehead::config::environment::PARENTS;
+use bridgehead::config::environment::{CONFIG, PARENTS};
 use bridgehead::config::{
     ConfigError, Diagnostic, Environment, Found, Launch, Origin, ServerConfig, Source, Stdio, load,
     load_text, locate, read_text, user_file,
@@ -19,10 +21,16 @@ use sha2::{Digest, Sha256};
 
 use super::exit::Exit;
 use super::output;
+use super::salvage::{Salvaged, show_mistakes};
 use super::trust::{self, Trust, what_runs};
 
 /// The name of the bundled server.
 const DEMO: &str = "demo";
+/// The command of a server that means this program, wherever it was started from.
+pub(crate) const THIS_PROGRAM: &str = "bridgehead";
+
+/// What the names of our own variables begin with.
+const OURS: &str = "BRIDGEHEAD_";
 
 /// Said instead of the file in use.
 const NONE_FOUND: &str = "configuration: none found";
@@ -35,6 +43,10 @@ pub(crate) struct World {
     /// The variables, unchecked.
     pub(crate) variables: BTreeMap<String, String>,
     folder: PathBuf,
+    /// The path of this program, as it was when it started: an update may replace the file meanwhile.
+    program: Option<PathBuf>,
+    /// Whether the user was told which configuration is used.
+    told: Arc<AtomicBool>,
     /// Whether there is a user at a terminal to ask.
     asks: bool,
     trust: Trust,
@@ -95,6 +107,15 @@ impl World {
         Ok(Self { asks, ..Self::of(variables, std::env::current_dir().unwrap_or_default())? })
     }
 
+    /// The surroundings for a verb that only reads, without our own variables, one of which is wrong. Only the one that names the
+    /// configuration counts.
+    pub(crate) fn to_read() -> Result<Self, ConfigError> {
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| name == CONFIG || !name.starts_with(OURS));
+        Self::of(variables.collect(), std::env::current_dir().unwrap_or_default())
+    }
+
     /// The surroundings of a process with these variables in this folder, without a user to ask.
     pub(crate) fn of(variables: BTreeMap<String, String>, folder: PathBuf) -> Result<Self, ConfigError> {
         Ok(Self {
@@ -102,6 +123,8 @@ impl World {
             trust: Trust::of(&variables),
             variables,
             folder,
+            program: std::env::current_exe().ok(),
+            told: Arc::default(),
             asks: false,
         })
     }
@@ -121,15 +144,72 @@ impl World {
         &self.trust
     }
 
-    /// The configuration, or the demo if there is none. Says which file is used. Its warnings are not shown yet. Reads secret
-    /// files and runs the commands of `[secrets]`.
+    /// The configuration, or the demo if there is none, for verbs that start its servers. Says which file is used. Its warnings are
+    /// not shown yet. Reads secret files and runs the commands of `[secrets]`.
     pub(crate) fn configuration(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
-        self.read_configuration(explicit, &self.environment)
+        let config = self.read_configuration(explicit, &self.environment)?;
+        self.tell_source(&config);
+        Ok(config)
     }
 
-    /// The configuration with its secrets left out, for verbs that start no server of it.
+    /// Says which configuration is used, once.
+    pub(crate) fn tell_source(&self, config: &Config) {
+        if self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match &config.source {
+            Source::Toml(path) | Source::ClientJson(path) => {
+                output::talk(&format!("configuration: {}", self.folder.join(path).display()));
+            }
+            Source::Demo => output::talk(NONE_FOUND),
+        }
+    }
+
+    /// The configuration with its secrets left out, for verbs that start no server of it. Says which file is used only if it is
+    /// one that the user may not expect.
     pub(crate) fn without_secrets(&self, explicit: Option<&Path>) -> Result<Config, ConfigError> {
         self.read_configuration(explicit, &self.environment.clone().without_secrets())
+    }
+
+    /// Like `without_secrets`, for verbs that only read and need these sections: a mistake is told, and what is left of the file
+    /// is used.
+    ///
+    /// # Errors
+    /// If the file that is named does not exist.
+    pub(crate) fn to_look_up(
+        &self,
+        explicit: Option<&Path>,
+        sections: &[&str],
+    ) -> Result<Salvaged, ConfigError> {
+        let environment = self.environment.clone().without_secrets().making_keys();
+        let error = match self.read_configuration(explicit, &environment) {
+            Ok(config) => return Ok(Salvaged::whole(config)),
+            Err(error) => error,
+        };
+        let Some(file) = self.candidate(explicit) else { return Err(error) };
+        show_mistakes(&error);
+        let text = read_text(&file, &self.folder).unwrap_or_default();
+        let salvaged = Salvaged::of(&file, &text, sections, &environment, &self.folder);
+        salvaged.tell(sections);
+        Ok(salvaged)
+    }
+
+    /// The file that would be the configuration, whether it can be used or not.
+    pub(crate) fn candidate(&self, explicit: Option<&Path>) -> Option<PathBuf> {
+        let found = locate(explicit, &self.environment, &self.folder).ok()?;
+        let agreed = |found: &Found| {
+            let text = || std::fs::read(&found.path).unwrap_or_default();
+            found.origin != Origin::Folder || self.trust.answer(&found.path, &text()) == Some(true)
+        };
+        found.into_iter().find(agreed).map(|found| self.folder.join(found.path))
+    }
+
+    /// What is wrong with the file of a running gateway now, if it cannot be used as it is.
+    pub(crate) fn mistake_in(&self, file: &Path) -> Option<String> {
+        let environment = self.environment.clone().without_secrets().making_keys();
+        let read =
+            read_text(file, &self.folder).and_then(|text| load_text(file, text, &environment, &self.folder));
+        read.err().map(|error| words(&error))
     }
 
     /// The configuration for verbs that make and revoke keys: its secrets are left out, and its rules may name keys that do not
@@ -164,18 +244,42 @@ impl World {
         for found in candidates {
             let text = read_text(&found.path, &self.folder)?;
             if found.origin != Origin::Folder || self.agreed(&found, &text)? {
-                let config = load_text(&found.path, text, environment, &self.folder)?;
-                output::talk(&format!("configuration: {}", self.folder.join(&found.path).display()));
+                let config = self.load_text(&found.path, text, environment)?;
+                let by_variable = found.origin == Origin::Named && explicit.is_none();
+                if found.origin == Origin::Folder || by_variable {
+                    self.tell_source(&config);
+                }
                 return Ok(config);
             }
         }
         let mut config = load(None, environment, &self.folder)?;
-        output::talk(NONE_FOUND);
-        if let (Ok(program), Ok(name)) = (std::env::current_exe(), DEMO.parse()) {
-            let launch = Launch::Stdio(Stdio::new(program.to_string_lossy(), ["demo-server"]));
+        if let Ok(name) = DEMO.parse() {
+            let launch = Launch::Stdio(Stdio::new(THIS_PROGRAM, ["demo-server"]));
             config.servers.push(ServerConfig::new(name, launch, &config.gateway));
         }
-        Ok(config)
+        Ok(self.starting_itself(config))
+    }
+
+    /// Checks the text of a file whose servers may be started.
+    pub(crate) fn load_text(
+        &self,
+        path: &Path,
+        text: Vec<u8>,
+        environment: &Environment,
+    ) -> Result<Config, ConfigError> {
+        load_text(path, text, environment, &self.folder).map(|config| self.starting_itself(config))
+    }
+
+    /// The command `bridgehead` means this program, which need not be in the PATH, and must not be another version of it.
+    fn starting_itself(&self, mut config: Config) -> Config {
+        for server in &mut config.servers {
+            if let (Launch::Stdio(stdio), Some(program)) = (&mut server.launch, &self.program)
+                && stdio.command == THIS_PROGRAM
+            {
+                stdio.command = program.to_string_lossy().into_owned();
+            }
+        }
+        config
     }
 
     /// Loads the current content of the file of `config`, which is running. The demo gives way to the user's own file.
@@ -199,7 +303,7 @@ impl World {
             let changes = self.changes(path, before.unwrap_or_default(), &text);
             return Err(NotReloaded::NotAgreed { path: path.clone(), changes });
         }
-        load_text(path, text, &self.environment, &self.folder).map_err(NotReloaded::Wrong)
+        self.load_text(path, text, &self.environment).map_err(NotReloaded::Wrong)
     }
 
     /// The user's own file, which need not exist; `None` if there is no folder for it.

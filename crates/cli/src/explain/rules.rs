@@ -1,25 +1,29 @@
 //! `bridgehead explain SERVER/TOOL` and `bridgehead explain EXPOSED_NAME`: which rule decides whether somebody may call a tool.
 //!
-//! The rules come from the configuration file and its keys file alone, and no server is started for a name that says its
+//! The rules come from the configuration file and its keys file alone, or, if that file cannot be used, from the gateway that runs
+//! with what it was before, and no server is started for a name that says its
 //! server. Any other name is looked up among all tools of the running gateway, whoever may use them, or of servers that are
 //! started for this.
 
 use bridgehead::access::{Explanation, Policy};
 use bridgehead::config::{Config, OWN_SERVER, Source};
+use bridgehead::control::Instance;
 use bridgehead::{Action, Principal, Thing};
 use bridgehead_access::policy::Verdict;
 use bridgehead_gateway::{PrincipalKind, may_offer};
 use serde_json::{Value, json};
 
 use super::super::exit::Exit;
-use super::super::instance::get;
+use super::super::instance::{Refused, get};
 use super::super::meant::meant;
 use super::super::output;
 use super::super::reply;
 use super::super::request::Listed;
+use super::super::salvage::show_mistakes;
+use super::super::servers::takeover::serving;
 use super::super::target::{Need, Target, Where, run_once};
 use super::super::world::World;
-use super::Explain;
+use super::{Explain, in_effect};
 
 /// A tool by the names that rules use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,17 +47,47 @@ enum Found {
 pub(super) fn run(explain: &Explain, topic: &str) -> Option<Exit> {
     let world = match World::read(false) {
         Ok(world) => world,
-        Err(error) => return Some(output::configuration_error(&error, explain.json)),
+        Err(error) => {
+            show_mistakes(&error);
+            match World::to_read() {
+                Ok(world) => world,
+                Err(error) => return Some(output::configuration_error(&error, explain.json)),
+            }
+        }
     };
-    let config = match world.without_secrets(explain.place.chosen.config.as_deref()) {
-        Ok(config) => config,
-        Err(error) => return Some(output::configuration_error(&error, explain.json)),
-    };
-    let found = match by_configuration(&config, topic) {
-        Ok(Found::Nothing) => match by_catalog(&explain.place, &world, &config, topic, explain.json) {
-            Ok(found) => found,
-            Err(exit) => return Some(exit),
+    let (config, running) = match world.without_secrets(explain.place.chosen.config.as_deref()) {
+        Ok(config) => (config, None),
+        Err(error) => match by_gateway(explain, &world) {
+            Some((config, running)) => {
+                show_mistakes(&error);
+                output::talk(&format!(
+                    "note: the configuration cannot be used, so this is what the running gateway applies (pid {})",
+                    running.instance.pid
+                ));
+                (config, Some(running))
+            }
+            None => {
+                let exit = output::configuration_error(&error, explain.json);
+                output::talk("note: no gateway runs with this configuration, so no rules are in effect");
+                return Some(exit);
+            }
         },
+    };
+    let servers = match &running {
+        Some(running) => running.servers.clone(),
+        None => config.servers.iter().map(|server| server.name.to_string()).collect(),
+    };
+    let found = match by_name(&servers, topic) {
+        Ok(Found::Nothing) => {
+            let by_catalog = match &running {
+                Some(running) => by_running(&running.instance, topic, explain.json),
+                None => by_catalog(&explain.place, &world, &config, topic, explain.json),
+            };
+            match by_catalog {
+                Ok(found) => found,
+                Err(exit) => return Some(exit),
+            }
+        }
         Ok(found) => found,
         Err(refused) => {
             output::talk(&format!("error: {refused}"));
@@ -76,9 +110,54 @@ pub(super) fn run(explain: &Explain, topic: &str) -> Option<Exit> {
     }
 }
 
-/// What the configuration alone can tell: `SERVER/TOOL`, or a name that begins with a server's.
-fn by_configuration(config: &Config, topic: &str) -> Result<Found, String> {
-    let names: Vec<&str> = config.servers.iter().map(|server| server.name.as_str()).collect();
+/// A gateway that goes on with the rules of a file that cannot be used any more.
+struct InEffect {
+    instance: Instance,
+    servers: Vec<String>,
+}
+
+/// The rules that the running gateway of the file applies, if there is one.
+fn by_gateway(explain: &Explain, world: &World) -> Option<(Config, InEffect)> {
+    let file = world.candidate(explain.place.chosen.config.as_deref())?;
+    let instance = serving(&file, world)?;
+    let mut told = None;
+    run_once(async {
+        told = get(&instance, "rules").await.ok();
+        Exit::Success
+    });
+    let rules = &told?["rules"];
+    let config = in_effect::heard(rules)?;
+    Some((config, InEffect { servers: in_effect::servers(rules), instance }))
+}
+
+/// What a running gateway offers under a name.
+fn by_running(instance: &Instance, topic: &str, as_json: bool) -> Result<Found, Exit> {
+    let mut tools = Vec::new();
+    let exit = run_once(async {
+        match offered(instance, topic).await {
+            Ok(found) => tools = found,
+            Err(refused) => return refused.tell(as_json),
+        }
+        Exit::Success
+    });
+    if exit == Exit::Success { Ok(one_of(tools)) } else { Err(exit) }
+}
+
+/// The tools that a running gateway offers under a name, whoever may use them.
+async fn offered(instance: &Instance, topic: &str) -> Result<Vec<Named>, Refused> {
+    let told = get(instance, "tools").await?;
+    let tools = told["tools"].as_array().into_iter().flatten();
+    let named = |tool: &Value| Named {
+        server: tool["server"].as_str().unwrap_or(OWN_SERVER).to_owned(),
+        tool: tool["ownName"].as_str().unwrap_or(topic).to_owned(),
+        read_only: tool["readOnly"].as_bool(),
+    };
+    Ok(tools.filter(|tool| tool["name"] == topic).map(named).collect())
+}
+
+/// What the names of the servers alone can tell: `SERVER/TOOL`, or a name that begins with a server's.
+fn by_name(servers: &[String], topic: &str) -> Result<Found, String> {
+    let names: Vec<&str> = servers.iter().map(String::as_str).collect();
     if let Some((server, tool)) = topic.split_once('/') {
         let known =
             names.iter().copied().chain([OWN_SERVER]).find(|known| known.eq_ignore_ascii_case(server));
@@ -88,10 +167,9 @@ fn by_configuration(config: &Config, topic: &str) -> Result<Found, String> {
         };
         return Ok(Found::Tool(Named { server: known.to_owned(), tool: tool.to_owned(), read_only: None }));
     }
-    let under = config.servers.iter().filter_map(|server| {
-        let tool =
-            topic.strip_prefix(server.name.as_str())?.strip_prefix("__").filter(|tool| !tool.is_empty())?;
-        Some(Named { server: server.name.to_string(), tool: tool.to_owned(), read_only: None })
+    let under = names.iter().filter_map(|server| {
+        let tool = topic.strip_prefix(server)?.strip_prefix("__").filter(|tool| !tool.is_empty())?;
+        Some(Named { server: (*server).to_owned(), tool: tool.to_owned(), read_only: None })
     });
     Ok(one_of(under.collect()))
 }
@@ -138,18 +216,8 @@ fn by_catalog(
                 })
                 .collect(),
             // The rules may hide the tool from this user.
-            Target::Running(_, instance) => match get(instance, "tools").await {
-                Ok(told) => {
-                    let tools = told["tools"].as_array().into_iter().flatten();
-                    tools
-                        .filter(|tool| tool["name"] == topic)
-                        .map(|tool| Named {
-                            server: tool["server"].as_str().unwrap_or(OWN_SERVER).to_owned(),
-                            tool: tool["ownName"].as_str().unwrap_or(topic).to_owned(),
-                            read_only: tool["readOnly"].as_bool(),
-                        })
-                        .collect()
-                }
+            Target::Running(_, instance) => match offered(instance, topic).await {
+                Ok(tools) => tools,
                 Err(refused) => return refused.tell(as_json),
             },
             Target::There(_) => {
@@ -354,8 +422,8 @@ mod tests {
     fn what_a_name_says_by_itself() {
         #[track_caller]
         fn check(topic: &str, expected: &str) {
-            let config = config(&["git", "git__hub"]);
-            let found = match by_configuration(&config, topic) {
+            let servers = ["git", "git__hub"].map(str::to_owned);
+            let found = match by_name(&servers, topic) {
                 Ok(Found::Tool(tool)) => format!("{} {}", tool.server, tool.tool),
                 Ok(Found::Several(tools)) => format!("{}", tools.len()),
                 Ok(Found::Nothing) => "nothing".to_owned(),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::grammar::{Transport, Words, header, variable};
 use super::takeover::{Change, Watch};
@@ -25,6 +25,7 @@ Examples:
   bridgehead add files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
   bridgehead add github --env GITHUB_TOKEN=ghp_… -- npx -y @modelcontextprotocol/server-github
   bridgehead add --transport http tracker https://tracker.example.com/mcp --header \"Authorization: Bearer …\"
+  bridgehead add --prefix git -- uvx mcp-server-git
   bridgehead add --scope project db -- ./tools/db-server --read-only"
 )]
 pub(crate) struct Add {
@@ -52,6 +53,9 @@ pub(crate) struct Add {
     /// The folder in which the program runs [default: the current folder, if an argument names a file there]
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<PathBuf>,
+    /// Whether the names of its tools carry its name, as in `files__read` [default: once there are several servers]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    prefix: Option<bool>,
     /// Write it turned off
     #[arg(long)]
     disabled: bool,
@@ -90,6 +94,7 @@ impl Run for Add {
             }
         };
         entry.disabled = self.disabled.then(String::new);
+        entry.prefix = self.prefix;
         for warning in &warnings {
             output::talk(&format!("warning: {warning}"));
         }
@@ -121,18 +126,26 @@ impl Run for Add {
         };
         tell_secrets(&put, &saved, &secrets);
         note_folder(&file, world);
-        let done = json!({
+        let mut done = json!({
             "added": name,
             "secrets": {
                 "file": (!put.placed.is_empty()).then_some(&secrets),
                 "variables": put.placed.iter().map(|placed| &placed.variable).collect::<Vec<_>>(),
             },
         });
+        merge(&mut done, saved.consequences.json());
         let text = format!("added {name} to {}", file.display());
         match self.disabled {
             true => change.without_start((&text, &done), &self.watch, self.json),
             false => change.with_start(name, (&text, &done), &self.watch, self.json),
         }
+    }
+}
+
+/// Adds the members of one object to another.
+fn merge(all: &mut Value, more: Value) {
+    if let (Value::Object(all), Value::Object(more)) = (all, more) {
+        all.extend(more);
     }
 }
 

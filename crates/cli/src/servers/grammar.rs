@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use super::Scope;
 use crate::servers_file::{EntryLaunch, EntryTransport, ServerEntry};
-use crate::world::World;
+use crate::world::{THIS_PROGRAM, World};
 
 /// How the server is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -118,7 +118,7 @@ impl Words<'_> {
             return Err("the command is empty".to_owned());
         }
         let mut warnings = Vec::new();
-        if !command.contains("${") && !is_file(command) {
+        if !command.contains("${") && *command != THIS_PROGRAM && !is_file(command) {
             let cure = match *command {
                 "npx" | "node" | "npm" => "install Node.js",
                 "uvx" | "uv" => "install uv",

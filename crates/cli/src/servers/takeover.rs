@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bridgehead::Control;
-use bridgehead::config::{Config, load};
+use bridgehead::config::{Config, read_text};
 use bridgehead::control::{Instance, running};
 use clap::Args;
 use serde_json::{Value, json};
@@ -121,7 +121,8 @@ impl<'w> Change<'w> {
                 "not started, because nobody agreed to run what `{file}` says; agree with `bridgehead trust {file}`"
             ));
         }
-        let loaded = load(Some(&self.file), &self.world.environment, self.world.folder());
+        let loaded = read_text(&self.file, self.world.folder())
+            .and_then(|text| self.world.load_text(&self.file, text, &self.world.environment));
         let mut config = loaded.map_err(|error| error.to_string())?;
         config.servers.retain(|server| server.name.as_str() == name);
         for server in &mut config.servers {

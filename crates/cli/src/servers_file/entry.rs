@@ -28,6 +28,8 @@ pub(crate) struct ServerEntry {
     pub(crate) tools_allowed: Option<Vec<String>>,
     /// Patterns of tools that are not offered.
     pub(crate) tools_denied: Vec<String>,
+    /// Whether its tools' names carry its name.
+    pub(crate) prefix: Option<bool>,
     /// How long a call may stay silent.
     pub(crate) timeout: Option<Duration>,
     /// What the lines above the server say, without `#`.
@@ -84,6 +86,7 @@ impl ServerEntry {
             disabled: None,
             tools_allowed: None,
             tools_denied: Vec::new(),
+            prefix: None,
             timeout: None,
             comment: None,
         }
@@ -123,6 +126,7 @@ impl ServerEntry {
             disabled: is_off.then(|| reason().unwrap_or_default()),
             tools_allowed: list("tools_allowed"),
             tools_denied: list("tools_denied").unwrap_or_default(),
+            prefix: flag("prefix"),
             timeout: timeout.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis),
             ..Self::new(launch)
         })
@@ -160,6 +164,9 @@ impl ServerEntry {
                 off.decor_mut().set_suffix(format!(" # {}", one_line(reason)));
             }
             table.insert("disabled", Item::Value(off));
+        }
+        if let Some(prefix) = self.prefix {
+            put(&mut table, "prefix", prefix);
         }
         if let Some(timeout) = self.timeout {
             put(&mut table, "request_timeout_ms", i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));

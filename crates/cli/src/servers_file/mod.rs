@@ -4,6 +4,7 @@
 //! is not written; a value that looks like a secret goes to a file of variables beside it, which only its owner may read, and the
 //! configuration refers to it. Nothing is written before [`ServersFile::save`], so a dry run leaves that out.
 
+mod consequences;
 mod edits;
 mod entry;
 mod secrets;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use bridgehead::config::{Config, ConfigError, Secret, load_text, user_file};
 
+pub(crate) use self::consequences::{Consequences, for_nobody, listed, not_for, told_for_nobody};
 pub(crate) use self::entry::{EntryLaunch, EntryTransport, ServerEntry};
 pub(crate) use self::secrets::{has_secret, has_secret_argument, looks_secret};
 use self::variables::Variables;
@@ -41,6 +43,8 @@ pub(crate) struct ServersFile {
     exposed: bool,
     /// Whether somebody else wrote what is put into it.
     by_others: bool,
+    /// What the gateway makes of the text that the file holds.
+    config: Box<Config>,
     secrets: SecretsFile,
     /// Locks the folder against other programs of ours.
     lock: Option<File>,
@@ -93,6 +97,8 @@ pub(crate) struct Saved {
     pub(crate) not_trusted: Option<String>,
     /// Whether the file is used only after the user has agreed to it.
     pub(crate) needs_agreement: bool,
+    /// What it changed besides.
+    pub(crate) consequences: Consequences,
 }
 
 /// Why a file cannot be read or edited. It stays as it is.
@@ -155,7 +161,12 @@ pub(crate) fn edit<T>(
         let done = change(&mut file)?;
         match file.save(world) {
             Err(ServersFileError::Replace(error @ ReplaceError::Changed(_))) => changed = Some(error),
-            saved => return saved.map(|saved| (done, saved)),
+            saved => {
+                return saved.map(|saved| {
+                    saved.consequences.tell();
+                    (done, saved)
+                });
+            }
         }
     }
     Err(changed.map_or_else(
@@ -186,8 +197,19 @@ impl ServersFile {
             Some(rest) => (true, rest.to_owned()),
             None => (false, text),
         };
-        let secrets = SecretsFile::read(&path, config.secrets.env_file)?;
-        Ok(Self { path, before, text, has_bom, exposed: false, by_others: false, secrets, lock: None })
+        let secrets = SecretsFile::read(&path, config.secrets.env_file.clone())?;
+        let config = Box::new(config);
+        Ok(Self {
+            path,
+            before,
+            text,
+            has_bom,
+            exposed: false,
+            by_others: false,
+            config,
+            secrets,
+            lock: None,
+        })
     }
 
     /// Reads a file to edit it. Holds a lock until it is dropped, so that two edits at once follow each other.
@@ -327,7 +349,7 @@ impl ServersFile {
             self.lock = Some(lock(&self.path)?);
         }
         let text = self.text();
-        check(&self.path, text.clone().into_bytes(), world).map_err(ServersFileError::Refused)?;
+        let after = check(&self.path, text.clone().into_bytes(), world).map_err(ServersFileError::Refused)?;
         let old = self.before.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         let own = user_file(&world.environment).is_some_and(|own| own == self.path);
         let mut saved = Saved {
@@ -337,6 +359,7 @@ impl ServersFile {
             forgotten: Vec::new(),
             not_trusted: None,
             needs_agreement: false,
+            consequences: Consequences::of(&self.config, &after),
         };
         let secrets_before = self.secrets.before.clone();
         if self.secrets.write()? {
@@ -360,6 +383,7 @@ impl ServersFile {
             saved.needs_agreement = !own && !agreed;
             self.before = Some(text.into_bytes());
         }
+        *self.config = after;
         // Last, so that a failure above leaves no reference without its variable.
         saved.forgotten = self.secrets.forget(&old, &self.text, &self.path);
         if !saved.forgotten.is_empty() && self.secrets.write()? {
