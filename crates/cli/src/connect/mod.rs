@@ -17,12 +17,15 @@ mod own_command;
 mod pages_tests;
 mod place;
 mod record;
+mod served;
 mod undo;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use bridgehead::Config;
 use bridgehead::config::{ConfigError, Origin, TokenSource, locate, read_text};
+use bridgehead_gateway::Principal;
 use clap::Args;
 use serde_json::json;
 
@@ -30,11 +33,13 @@ use self::launch::Launch;
 use self::one::Job;
 use self::outcome::{Outcome, State};
 use self::record::Records;
+use self::served::Served;
 use self::undo::Undo;
 pub(crate) use self::undo::{connected, undo_all};
 use crate::clients::{By, CLIENTS, Client, Scope};
 use crate::exit::Exit;
 use crate::meant::meant;
+use crate::servers_file::{for_nobody, listed, not_for, told_for_nobody};
 use crate::world::World;
 use crate::{Chosen, Run, output, service};
 
@@ -57,6 +62,7 @@ Examples:
   bridgehead connect                       which clients are here, and which are connected
   bridgehead connect claude-code cursor
   bridgehead connect vscode --dry-run      what would change
+  bridgehead connect cursor --move         and turn its own copies of the gateway's servers off
   bridgehead connect zed --print           the entry, to add it yourself
   bridgehead connect codex --http          the address of a gateway that runs already"
 )]
@@ -77,7 +83,7 @@ pub(crate) struct Connect {
     /// With --http, the variable of the client that holds its key [default: MCP_BRIDGEHEAD_KEY if one is needed]
     #[arg(long, value_name = "VARIABLE", requires = "http")]
     key_variable: Option<String>,
-    /// Turn off the client's own servers that the gateway has too
+    /// Turn off the client's own servers that the gateway has too; `disconnect` turns them on again
     #[arg(long = "move")]
     move_servers: bool,
     /// Print the entry and where it belongs; change nothing
@@ -195,13 +201,13 @@ fn run(connect: &Connect, world: &World) -> Exit {
         Ok(address) => address.unwrap_or_else(|| stdio.clone()),
         Err(exit) => return exit,
     };
-    let moved = match connect.move_servers {
-        true => match world.without_secrets(connect.chosen.config.as_deref()) {
-            Ok(config) => Some(config.servers),
-            Err(error) => return output::configuration_error(&error, connect.json),
-        },
-        false => None,
+    let read = config.file.clone().or_else(|| world.own_file()).filter(|file| file.is_file());
+    let known = match read.map(|file| loaded(&file, world)).transpose() {
+        Ok(known) => known,
+        Err(error) if connect.move_servers => return output::configuration_error(&error, connect.json),
+        Err(_) => None,
     };
+    let served = known.as_ref().and_then(|known| Served::of(known, world));
     let records = Records::of(&world.variables);
     let job = Job {
         world,
@@ -212,7 +218,8 @@ fn run(connect: &Connect, world: &World) -> Exit {
         otherwise: &stdio,
         is_service: service::installed(world).is_some(),
         config: config.file.as_deref(),
-        moved: moved.as_deref(),
+        served: served.as_ref(),
+        move_servers: connect.move_servers,
         print: connect.print,
         dry_run: connect.dry_run,
         edits_only: connect.which.no_command,
@@ -230,6 +237,9 @@ fn run(connect: &Connect, world: &World) -> Exit {
     let starts_program = matches!(wanted, Launch::Stdio { .. });
     let mut notes: Vec<String> = start.remark.into_iter().filter(|_| starts_program).collect();
     notes.extend(config.remark);
+    if let Some(known) = &known {
+        notes.extend(left_out(known, starts_program));
+    }
     report(&outcomes, &notes, connect.json)
 }
 
@@ -259,7 +269,7 @@ fn disconnect(disconnect: &Disconnect, world: &World) -> Exit {
 }
 
 /// Whether Bridgehead changes the files of a client.
-fn can_change(client: &Client) -> bool {
+pub(crate) fn can_change(client: &Client) -> bool {
     matches!(client.connect.by, By::Command(_) | By::Edit)
 }
 
@@ -286,6 +296,51 @@ struct Named {
     /// `None` if a gateway finds it by itself.
     file: Option<PathBuf>,
     remark: Option<String>,
+}
+
+/// What a file says, without its secrets.
+fn loaded(file: &Path, world: &World) -> Result<Config, ConfigError> {
+    let environment = world.environment.clone().without_secrets();
+    world.load_text(file, read_text(file, world.folder())?, &environment)
+}
+
+/// Connects these clients to the gateway with this configuration, and turns off what they start themselves.
+pub(crate) fn hand_over(clients: &[&'static Client], config: Option<PathBuf>, world: &World) -> Exit {
+    let connect = Connect {
+        clients: clients.iter().map(|client| client.id.to_owned()).collect(),
+        chosen: Chosen { config },
+        all: false,
+        which: Which { project: false, name: NAME.to_owned(), no_command: false },
+        http: None,
+        key_variable: None,
+        move_servers: true,
+        print: false,
+        dry_run: false,
+        json: false,
+    };
+    run(&connect, world)
+}
+
+/// Says which servers the rules keep from clients, although they are connected.
+fn left_out(config: &Config, starts_program: bool) -> Vec<String> {
+    let for_nobody = for_nobody(config);
+    let mut notes = Vec::new();
+    if starts_program {
+        // A client that starts the program acts for this user.
+        let mut not_for = not_for(&Principal::local(), config);
+        not_for.retain(|server| !for_nobody.contains(server));
+        if !not_for.is_empty() {
+            notes.push(format!(
+                "the rules of the configuration let you, who are `local`, use nothing of {}, so these clients do not see it \
+                 (`bridgehead explain access`)",
+                listed(&not_for, "")
+            ));
+        }
+    }
+    if !for_nobody.is_empty() {
+        notes.push(told_for_nobody(&for_nobody));
+    }
+    notes
 }
 
 /// A client starts the gateway in a folder of its own choice. So the entry names a configuration that is not the user's own.

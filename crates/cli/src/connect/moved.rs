@@ -1,9 +1,9 @@
-//! Turns off the servers of a client that the gateway serves now, so that they do not run twice. None is deleted.
+//! Turns off the servers of a client that the gateway serves now, so that they do not run twice, and on again.
 //!
-//! Only some clients can turn a server off in their file. For the others, the user is told which servers the gateway has.
+//! Only some clients can turn a server off in their file. From the files of others the entry is taken out; the record of the
+//! connection keeps its text, and `disconnect` puts it back as it was.
 
-use bridgehead::config::{Launch, ServerConfig};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::clients::Client;
 use crate::clients::edit::{self, EditError, Format, Place, Shape};
@@ -17,29 +17,68 @@ pub(crate) fn switch(client: &Client) -> Option<(&'static str, bool)> {
     }
 }
 
-/// The servers in a client's file that the gateway has under the same name, and that are on.
-pub(crate) fn served(client: &Client, servers: &Value, own: &str, config: &[ServerConfig]) -> Vec<String> {
-    let Some(servers) = servers.as_object() else { return Vec::new() };
-    let is_served = |(name, entry): &(&String, &Value)| {
-        let elsewhere = format!("{name}-{}", client.id);
-        let is_off = entry["disabled"] == true || entry["enabled"] == false;
-        name.as_str() != own
-            && !is_off
-            && config.iter().any(|server| {
-                let known = server.name.as_str();
-                (known == name.as_str() || known == elsewhere) && is_same(entry, &server.launch)
-            })
-    };
-    servers.iter().filter(is_served).map(|(name, _)| name.clone()).collect()
+/// An entry that was taken out of a client's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    name: String,
+    /// Its value, as it was written. It may hold secrets, as the file does, and the records are as private.
+    text: String,
 }
 
-/// Whether both start the same program, or both have an address. Arguments and addresses may differ in how variables are written.
-fn is_same(entry: &Value, launch: &Launch) -> bool {
-    match launch {
-        Launch::Stdio(stdio) => entry["command"].as_str() == Some(stdio.command.as_str()),
-        Launch::Remote(_) => ["url", "serverUrl", "httpUrl"].iter().any(|key| entry[*key].is_string()),
-        Launch::Unusable { .. } => false,
+impl Taken {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
+}
+
+/// The entries of these names, as they are written; none if the format of the file cannot say.
+pub(crate) fn taken(
+    format: Format,
+    text: &str,
+    path: &[&str],
+    names: &[String],
+) -> Result<Vec<Taken>, EditError> {
+    let mut all = Vec::new();
+    for name in names {
+        if let Some(text) = edit::written(format, text, Place { path, name })? {
+            all.push(Taken { name: name.clone(), text });
+        }
+    }
+    Ok(all)
+}
+
+/// The text without these entries, as far as they still say what they said when they were read.
+pub(crate) fn without(
+    format: Format,
+    text: &str,
+    path: &[&str],
+    entries: &[Taken],
+) -> Result<String, EditError> {
+    let mut text = text.to_owned();
+    for Taken { name, text: entry } in entries {
+        let place = Place { path, name };
+        if edit::written(format, &text, place)?.as_ref() == Some(entry) {
+            text = edit::remove(format, &text, place, None)?;
+        }
+    }
+    Ok(text)
+}
+
+/// The text with these entries put back, except where there is one of that name meanwhile.
+pub(crate) fn with(
+    format: Format,
+    text: &str,
+    path: &[&str],
+    entries: &[Taken],
+) -> Result<String, EditError> {
+    let mut text = text.to_owned();
+    for Taken { name, text: entry } in entries {
+        let place = Place { path, name };
+        if edit::find(format, &text, place)?.is_none() {
+            text = edit::insert(format, &text, place, &Shape::Written(entry.clone()))?.0;
+        }
+    }
+    Ok(text)
 }
 
 /// The text with these servers turned off, or on again as they were.
@@ -68,9 +107,6 @@ pub(crate) fn switched(
 
 #[cfg(test)]
 mod tests {
-    use bridgehead::config::Environment;
-    use serde_json::json;
-
     use super::*;
 
     /// JOIN-2: servers that the gateway has are turned off in the client's own way, and on again.
@@ -88,36 +124,28 @@ mod tests {
         let toml = "[s.a]\ncommand = 'x'\n\n[s.b]\nenabled = true\n";
         let off = switched(Format::Toml, toml, &["s"], &names, ("enabled", false), true).unwrap();
         assert_eq!(off, "[s.a]\ncommand = 'x'\nenabled = false\n\n[s.b]\nenabled = false\n");
-    }
-
-    #[test]
-    fn only_what_the_gateway_has_is_turned_off() {
-        let text = "[servers.a]\ncommand = 'x'\n[servers.b-zed]\nurl = 'https://b.example/mcp'\n[servers.c]\ncommand = 'z'\n[servers.e]\ncommand = 'x'\n";
-        let environment = Environment::read(std::collections::BTreeMap::<String, String>::new()).unwrap();
-        let folder = std::path::Path::new("/");
-        let config = bridgehead::config::load_text(
-            folder.join("c.toml").as_path(),
-            text.as_bytes().to_vec(),
-            &environment,
-            folder,
-        );
-        let config = config.unwrap().servers;
-        let zed = Client::named("zed").unwrap();
-        let servers = json!({
-            "a": {"command": "x"},
-            "b": {"url": "https://b.example/mcp"},
-            "c": {"command": "other"},
-            "d": {"command": "x"},
-            "e": {"command": "x", "enabled": false},
-            "bridgehead": {"command": "x"},
-        });
-        assert_eq!(served(zed, &servers, "bridgehead", &config), ["a", "b"]);
-        assert_eq!(served(zed, &json!({"a": {"command": "x"}}), "a", &config), [""; 0]);
-        assert_eq!(served(zed, &json!(1), "bridgehead", &config), [""; 0]);
         let switches = ["windsurf", "zed", "codex", "cursor"].map(|id| switch(Client::named(id).unwrap()));
         assert_eq!(
             switches,
             [Some(("disabled", true)), Some(("enabled", false)), Some(("enabled", false)), None]
         );
+    }
+
+    /// JOIN-2: entries that were taken out come back as they were written, with their comments; one that says something else by
+    /// then stays, and so does one that somebody has written anew.
+    #[test]
+    fn entries_are_taken_out_and_put_back() {
+        let json = "{\n  \"s\": {\n    \"z\": {},\n    \"a\": {\n      // mine\n      \"n\": [1, null, {\"b\": 2.50}]\n    }\n  }\n}\n";
+        let names = ["a".to_owned(), "gone".to_owned()];
+        let entries = taken(Format::Json, json, &["s"], &names).unwrap();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        let out = without(Format::Json, json, &["s"], &entries).unwrap();
+        assert_eq!(out, "{\n  \"s\": {\n    \"z\": {}\n  }\n}\n");
+        assert_eq!(with(Format::Json, &out, &["s"], &entries).unwrap(), json);
+        assert_eq!(with(Format::Json, json, &["s"], &entries).unwrap(), json);
+        let other = json.replace("null", "true");
+        assert_eq!(without(Format::Json, &other, &["s"], &entries).unwrap(), other);
+        let toml = "[s.a]\ncommand = 'x'\n";
+        assert_eq!(taken(Format::Toml, toml, &["s"], &["a".to_owned()]).unwrap(), []);
     }
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bridgehead::config::ServerConfig;
 use serde_json::Value;
 
 use super::diff::diff;
@@ -15,6 +14,7 @@ use super::outcome::{Outcome, State};
 use super::own_command;
 use super::place::{self, Target, surroundings};
 use super::record::{Before, How, Record, Records};
+use super::served::Served;
 use crate::clients::edit::{self, Added, Format, Place, Shape};
 use crate::clients::{By, Client, Form, Http, Scope};
 use crate::replace;
@@ -22,7 +22,7 @@ use crate::trust::digest;
 use crate::world::World;
 
 /// What to do for a client.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Job<'j> {
     pub(crate) world: &'j World,
     pub(crate) records: &'j Records,
@@ -36,8 +36,10 @@ pub(crate) struct Job<'j> {
     pub(crate) is_service: bool,
     /// The configuration that the entry names.
     pub(crate) config: Option<&'j Path>,
-    /// The servers of the gateway, if those of the client are to be turned off.
-    pub(crate) moved: Option<&'j [ServerConfig]>,
+    /// The servers of the gateway, if they are known.
+    pub(crate) served: Option<&'j Served<'j>>,
+    /// Whether those of the client that the gateway has too are turned off.
+    pub(crate) move_servers: bool,
     /// Only show the entry.
     pub(crate) print: bool,
     /// Only show what would change.
@@ -163,7 +165,7 @@ impl Job<'_> {
         Ok(state)
     }
 
-    /// Turns off the servers that the gateway has too.
+    /// Turns off the servers that the gateway has too, or says that they run twice.
     fn turn_off(
         &self,
         client: &'static Client,
@@ -171,42 +173,85 @@ impl Job<'_> {
         format: Format,
         outcome: &mut Outcome,
     ) -> Result<(), FileError> {
-        let Some(config) = self.moved else { return Ok(()) };
+        let Some(served) = self.served else { return Ok(()) };
         let broken = |error| FileError::Broken { file: target.file.clone(), error };
-        let served = |text: &str| {
-            let path = place::path(format, text, target.keys).map_err(broken)?;
-            let servers = edit::servers(format, text, path).map_err(broken)?.unwrap_or_default();
-            Ok::<_, FileError>((path, moved::served(client, &servers, self.name, config)))
-        };
-        let (_, names) = served(&file::read(&target.file)?.unwrap_or_default())?;
+        let path_in = |text: &str| place::path(format, text, target.keys).map_err(broken);
+        let before = file::read(&target.file)?.unwrap_or_default();
+        let path = path_in(&before)?;
+        let mut names = served.names(client, target, (format, path), &before).map_err(broken)?;
+        names.retain(|name| name != self.name);
         if names.is_empty() {
             return Ok(());
         }
         let listed = format!("`{}`", names.join("`, `"));
-        let Some(switch) = moved::switch(client) else {
+        let (is, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
+        if !self.move_servers {
             outcome.next.push(format!(
-                "take {listed} out of the file by hand: the gateway has them, and {} cannot turn a server off there",
-                client.title
+                "{listed} would run twice, here and at the gateway: add --move, which turns {them} off here until `{}`",
+                self.undo(client)
             ));
             return Ok(());
-        };
+        }
+        let switch = moved::switch(client);
+        let title = client.title;
         if self.dry_run {
-            outcome.next.push(format!("{listed} would be turned off, because the gateway has them"));
+            outcome.next.push(match switch {
+                Some(_) => format!("{listed} would be turned off, because the gateway has {them}"),
+                None => format!(
+                    "{listed} would be taken out, because the gateway has {them}; `disconnect` puts {them} back"
+                ),
+            });
             return Ok(());
         }
+        let taken = match switch {
+            Some(_) => Vec::new(),
+            None => moved::taken(format, &before, path, &names).map_err(broken)?,
+        };
+        // First of all, so that nothing is taken out that nobody remembers.
+        let mut record = self.records.find(client.id, &target.file, self.name).unwrap_or_else(|| Record {
+            client: client.id.to_owned(),
+            file: target.file.clone(),
+            name: self.name.to_owned(),
+            how: How::Edit,
+            time: now(),
+            after: String::new(),
+            before: Before::Unknown,
+            added: None,
+            moved: Vec::new(),
+            taken: Vec::new(),
+        });
+        if switch.is_some() {
+            record.moved.extend(names.iter().cloned());
+        }
+        record.taken.retain(|known| !taken.iter().any(|new| new.name() == known.name()));
+        record.taken.extend(taken.iter().cloned());
+        self.records.keep(&record).map_err(|error| {
+            FileError::Refused(format!("nothing would remember that {listed} {is} off here: {error}"))
+        })?;
         let edit = |text: Option<&str>| {
             let text = text.unwrap_or_default();
-            let (path, names) = served(text)?;
-            let after = moved::switched(format, text, path, &names, switch, true).map_err(broken)?;
-            Ok((after != text).then_some((after, names)))
-        };
-        let Some(change) = file::change(&target.file, false, edit)? else { return Ok(()) };
-        outcome.next.push(format!("{listed} are turned off in the file, because the gateway has them"));
-        if let Some(mut record) = self.records.find(client.id, &target.file, self.name) {
-            if change.before.is_some_and(|before| digest(before.as_bytes()) == record.after) {
-                record.after = digest(change.after.as_bytes());
+            let path = path_in(text)?;
+            let after = match switch {
+                Some(switch) => moved::switched(format, text, path, &names, switch, true),
+                None => moved::without(format, text, path, &taken),
             }
-            record.moved.extend(change.told);
+            .map_err(broken)?;
+            Ok((after != text).then_some((after, ())))
+        };
+        let Some(change) = file::change(&target.file, record.backup().is_none(), edit)? else {
+            return Ok(());
+        };
+        outcome.next.push(match switch {
+            Some(_) => format!("{listed} {is} turned off in the file, because the gateway has {them}"),
+            None => format!(
+                "{listed} {is} out of the file, because the gateway has {them} and {title} cannot turn a server off there; \
+                 `{}` puts {them} back",
+                self.undo(client)
+            ),
+        });
+        outcome.moved = names;
+        if change.before.is_some_and(|before| digest(before.as_bytes()) == record.after) {
+            record.after = digest(change.after.as_bytes());
             self.remember(&record, outcome);
         }
         Ok(())
@@ -296,6 +341,7 @@ impl Job<'_> {
                     before: kept,
                     added: None,
                     moved: Vec::new(),
+                    taken: Vec::new(),
                 };
                 outcome.backup = record.backup().map(Path::to_owned);
                 Some(record)
@@ -341,6 +387,7 @@ impl Job<'_> {
             before,
             added,
             moved: Vec::new(),
+            taken: Vec::new(),
         };
         record.with_moved(old)
     }

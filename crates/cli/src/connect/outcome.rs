@@ -20,6 +20,8 @@ pub(crate) struct Outcome {
     pub(crate) text: Option<String>,
     /// The command that takes it back.
     pub(crate) undo: Option<String>,
+    /// The client's own servers that were turned off or taken out.
+    pub(crate) moved: Vec<String>,
     /// What the user does next.
     pub(crate) next: Vec<String>,
     pub(crate) warnings: Vec<String>,
@@ -74,6 +76,7 @@ impl Outcome {
             backup: None,
             text: None,
             undo: None,
+            moved: Vec::new(),
             next: Vec::new(),
             warnings: Vec::new(),
             error: None,
@@ -96,6 +99,7 @@ impl Outcome {
             "backup": self.backup,
             "text": self.text,
             "undo": self.undo,
+            "moved": self.moved,
             "next": self.next,
             "warnings": self.warnings,
             "error": self.error,

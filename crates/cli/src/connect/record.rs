@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::moved::Taken;
 use crate::clients::edit::Added;
 use crate::replace::{self, ReplaceError, Replacement};
 use crate::trust::digest;
@@ -40,6 +41,9 @@ pub(crate) struct Record {
     /// The servers that were turned off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) moved: Vec<String>,
+    /// The servers that were taken out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) taken: Vec<Taken>,
 }
 
 /// How an entry was written.
@@ -161,11 +165,18 @@ impl Record {
 
     /// The record of a change that follows an older one, whose servers are still turned off.
     pub(crate) fn with_moved(self, older: Option<Self>) -> Self {
-        match older.map(|older| older.moved) {
+        match older {
             // In the file from before this change they are off, so that is not the one to give back.
-            Some(moved) if !moved.is_empty() => Self { before: Before::Unknown, moved, ..self },
+            Some(older) if older.has_moved() => {
+                Self { before: Before::Unknown, moved: older.moved, taken: older.taken, ..self }
+            }
             _ => self,
         }
+    }
+
+    /// Whether servers of the client were turned off or taken out.
+    pub(crate) fn has_moved(&self) -> bool {
+        !(self.moved.is_empty() && self.taken.is_empty())
     }
 
     /// Where the content before the change is kept.
@@ -203,6 +214,7 @@ mod tests {
             before,
             added: Some(Added::default()),
             moved: Vec::new(),
+            taken: Vec::new(),
         }
     }
 

@@ -137,7 +137,7 @@ impl Undo<'_> {
             return Ok(State::Planned);
         }
         // The command would leave off what was turned off.
-        let moved = record.is_some_and(|record| !record.moved.is_empty());
+        let moved = record.is_some_and(Record::has_moved);
         if !moved && self.by_command(client, target, format, outcome) {
             outcome.how = Some(How::Command);
             return Ok(State::Removed);
@@ -212,7 +212,9 @@ impl Undo<'_> {
             )));
         }
         let added = record.and_then(|record| record.added.as_ref());
-        let mut after = edit::remove(format, text, place, added).map_err(broken)?;
+        let taken = record.map(|record| record.taken.as_slice()).unwrap_or_default();
+        let text = moved::with(format, text, path, taken).map_err(broken)?;
+        let mut after = edit::remove(format, &text, place, added).map_err(broken)?;
         if let Some((record, switch)) = record.zip(moved::switch(client)) {
             after = moved::switched(format, &after, path, &record.moved, switch, false).map_err(broken)?;
         }

@@ -5,6 +5,7 @@
 
 mod dialect;
 mod entry;
+mod offer;
 mod own;
 mod plan;
 mod read;
@@ -22,6 +23,7 @@ use bridgehead::config::{ListenAddress, user_file};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
+use self::offer::Offer;
 use self::plan::Planner;
 use self::read::{Content, Source, Unreadable};
 use self::report::{BrokenFile, Report};
@@ -159,10 +161,16 @@ impl Import {
         self.hint(&gathered, surroundings);
         if self.dry_run || report.plan.is_empty() {
             report.tell_undone();
+            if let Some(offer) =
+                self.offer(&report.plan, &target, world).filter(|_| !self.dry_run && !self.json)
+            {
+                offer.make(None, world);
+            }
             return Ok(if self.json { report.json(self.dry_run, exit) } else { exit });
         }
-        let answer = match answers {
-            Some(answers) => self.ask(&report, secrets, answers),
+        let mut answers = answers;
+        let answer = match &mut answers {
+            Some(answers) => self.ask(&report, secrets, *answers),
             None => Some(secrets),
         };
         let Some(secrets) = answer else {
@@ -180,7 +188,18 @@ impl Import {
         })?;
         report = Report { plan, applied, changed: true, saved: Some(saved), ..report };
         report.tell_done();
-        Ok(if self.json { report.json(false, exit) } else { exit })
+        if self.json {
+            return Ok(report.json(false, exit));
+        }
+        let offered = self.offer(&report.plan, &target, world).map(|offer| offer.make(answers, world));
+        Ok(offered.filter(|offered| *offered != Exit::Success).unwrap_or(exit))
+    }
+
+    /// What to do about servers that run twice now. Files that were named are not those that a client reads, and a project's
+    /// belong to others, too.
+    fn offer(&self, plan: &plan::Plan, target: &Path, world: &World) -> Option<Offer> {
+        let own = self.files.is_empty() && self.scope == ScopeChoice::User;
+        own.then(|| Offer::of(plan, target, world)).flatten()
     }
 
     /// The configuration to write.
@@ -328,6 +347,41 @@ impl From<ScopeChoice> for Scope {
 
 fn home(surroundings: Surroundings<'_>) -> Option<&Path> {
     surroundings.variables.get("HOME").map(Path::new)
+}
+
+/// The servers of a text of a client that a configuration has already, each with its name there. Importing them would change
+/// nothing.
+pub(crate) fn kept(
+    client: &'static Client,
+    path: &Path,
+    text: &str,
+    file: &ServersFile,
+    world: &World,
+) -> Vec<(String, String)> {
+    let surroundings =
+        Surroundings { variables: &world.variables, folder: world.folder(), platform: Platform::here() };
+    let source = read::source_of(path, Some(client), surroundings);
+    let Ok(Content { mut servers, .. }) = read::read_text(&source, text.as_bytes(), surroundings) else {
+        return Vec::new();
+    };
+    // Those of one folder are elsewhere in the file.
+    servers.retain(|found| found.scope != read::EntryScope::Local);
+    let plan = Planner { world, secrets: SecretsChoice::EnvFile, ports: &[] }.plan(&servers, file);
+    let kept = plan.rows.into_iter().filter(|row| row.outcome == plan::Outcome::Kept);
+    kept.filter_map(|row| Some((row.name, row.server?))).collect()
+}
+
+/// The file of a client as it would be imported; `None` if it cannot be read.
+pub(crate) fn as_imported(path: &Path, world: &World) -> Option<ServersFile> {
+    let surroundings =
+        Surroundings { variables: &world.variables, folder: world.folder(), platform: Platform::here() };
+    let source = read::source_of(path, None, surroundings);
+    let content = read::read(&source, surroundings).ok()?;
+    // It is never written.
+    let mut file = ServersFile::read(&path.with_extension("imported.toml"), world).ok()?;
+    let planner = Planner { world, secrets: SecretsChoice::EnvFile, ports: &[] };
+    planner.plan(&content.servers, &file).apply(&mut file).ok()?;
+    Some(file)
 }
 
 /// Reads all files. One that cannot be read stops no other.

@@ -51,6 +51,8 @@ pub(super) struct Row {
     pub(super) server: Option<String>,
     pub(super) transport: Option<&'static str>,
     pub(super) outcome: Outcome,
+    /// Whether its client has turned it off.
+    pub(super) is_off: bool,
     /// Why it is added turned off.
     pub(super) disabled: Option<String>,
     pub(super) remarks: Vec<String>,
@@ -116,6 +118,7 @@ impl Planner<'_> {
                 server: None,
                 transport: None,
                 outcome: Outcome::Added,
+                is_off: false,
                 disabled: None,
                 remarks: Vec::new(),
                 needs: BTreeMap::new(),
@@ -125,6 +128,7 @@ impl Planner<'_> {
                 Read::Skipped(reason) => row.outcome = Outcome::Skipped(reason.clone()),
                 Read::Server(server) => {
                     row.transport = Some(transport(&server.entry.launch));
+                    row.is_off = server.entry.disabled.is_some();
                     match own::is_own(&server.entry.launch, self.ports) {
                         true => row.outcome = Outcome::Skipped("it is Bridgehead itself".to_owned()),
                         false => self.place(one, server, file, &mut plan, &mut row),

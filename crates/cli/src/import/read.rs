@@ -155,9 +155,18 @@ pub(super) enum Unreadable {
 
 /// Reads a file.
 pub(super) fn read(source: &Source, surroundings: Surroundings<'_>) -> Result<Content, Unreadable> {
+    let content = content(&source.file.path).map_err(Unreadable::Io)?;
+    read_text(source, &content, surroundings)
+}
+
+/// Reads the content of a file.
+pub(super) fn read_text(
+    source: &Source,
+    content: &[u8],
+    surroundings: Surroundings<'_>,
+) -> Result<Content, Unreadable> {
     let path = &source.file.path;
-    let content = content(path).map_err(Unreadable::Io)?;
-    let root = tree::parse(&content, Form::of(path)).map_err(Unreadable::Broken)?;
+    let root = tree::parse(content, Form::of(path)).map_err(Unreadable::Broken)?;
     if root.map().is_none() && !root.is_null() {
         let message = format!("it must hold a map, found {}", root.describe());
         return Err(Unreadable::Broken(Broken { at: root.at, message }));

@@ -682,8 +682,8 @@ async fn in_a_project() {
     assert_eq!(bare["bridgehead"]["type"], "local", "{bare}");
 }
 
-/// JOIN-2: with `--move`, the client's servers that the gateway has are turned off and never deleted; all comes back. A client
-/// that cannot do so is named.
+/// JOIN-2: with `--move`, the client's servers that the gateway has are turned off, and taken out where a client cannot do so;
+/// all comes back.
 #[tokio::test]
 async fn servers_are_moved() {
     let home = Home::new();
@@ -691,7 +691,7 @@ async fn servers_are_moved() {
     let config = config.to_str().unwrap();
     let program = program().display();
     let windsurf = format!(
-        "{{\n  \"mcpServers\": {{\n    \"one\": {{\n      \"command\": \"{program}\"\n    }},\n    \"two\": {{}}\n  }}\n}}\n"
+        "{{\n  \"mcpServers\": {{\n    \"one\": {{\n      \"command\": \"{program}\",\n      \"args\": [\"demo-server\"]\n    }},\n    \"two\": {{}}\n  }}\n}}\n"
     );
     home.write(".codeium/windsurf/mcp_config.json", &windsurf);
     home.write(".cursor/mcp.json", &windsurf);
@@ -701,7 +701,7 @@ async fn servers_are_moved() {
     assert_eq!(home.read(".codeium/windsurf/mcp_config.json"), windsurf);
     let ran = home.run(&all).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stderr.contains("take `one` out of the file by hand"), "{ran:?}");
+    assert!(ran.stderr.contains("`one` is out of the file, because the gateway has it"), "{ran:?}");
     let now: Value = serde_json::from_str(&home.read(".codeium/windsurf/mcp_config.json")).unwrap();
     assert_eq!(now["mcpServers"]["one"]["disabled"], true, "{now}");
     assert_eq!(now["mcpServers"]["two"], json!({}));
@@ -729,7 +729,7 @@ async fn servers_that_were_moved_come_back() {
     let config = config.to_str().unwrap();
     let program = program().display();
     let zed = format!(
-        "{{\n  \"theme\": \"One\",\n  \"context_servers\": {{\n    \"one\": {{\n      \"command\": \"{program}\"\n    }}\n  }}\n}}\n"
+        "{{\n  \"theme\": \"One\",\n  \"context_servers\": {{\n    \"one\": {{\n      \"command\": \"{program}\",\n      \"args\": [\"demo-server\"]\n    }}\n  }}\n}}\n"
     );
     let file = ".config/zed/settings.json";
     home.write(file, &zed);
@@ -757,7 +757,7 @@ async fn servers_that_were_moved_come_back() {
         if by_command {
             home.command("codex", script);
         }
-        let before = format!("[mcp_servers.one]\ncommand = \"{program}\"\n");
+        let before = format!("[mcp_servers.one]\ncommand = \"{program}\"\nargs = [\"demo-server\"]\n");
         home.write(".codex/config.toml", &before);
         assert_eq!(home.run(&["connect", "codex", "--move", "--config", config]).await.code, Some(0));
         let off = format!("{before}enabled = false\n");

@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod adding;
 mod answers;
 mod asking;
 mod bounds;
@@ -23,10 +24,12 @@ mod leaks;
 mod limits;
 mod line;
 mod memory;
+mod moving;
 mod offers;
 mod operations;
 mod pages;
 mod questions;
+mod reading;
 mod record;
 mod remote;
 mod restrictions;

@@ -31,6 +31,19 @@ pub(super) fn find(text: &str, place: Place<'_>) -> Result<Option<Tree>, EditErr
     }
 }
 
+/// A value as a tree; null if it is none.
+pub(super) fn tree(text: &str) -> Tree {
+    Source::parse(text).ok().and_then(|(_, value)| value).map_or(Tree::Null, Tree::from)
+}
+
+pub(super) fn written(text: &str, place: Place<'_>) -> Result<Option<String>, EditError> {
+    let (source, value) = Source::parse(text)?;
+    let Some(value) = value else { return Ok(None) };
+    let found = source.descend(source.object(&value, "the file")?, place.path)?;
+    let member = source.member(found.object, place.name)?.filter(|_| found.rest.is_empty());
+    Ok(member.map(|member| source.slice(member.value.start(), member.value.end()).to_owned()))
+}
+
 pub(super) fn insert(text: &str, place: Place<'_>, value: &Shape) -> Result<(String, Added), EditError> {
     let (source, root) = Source::parse(text)?;
     let (edited, added) = match &root {
@@ -273,6 +286,7 @@ impl<'t> Source<'t> {
         match value {
             Shape::Text(text) => quoted(text),
             Shape::Flag(flag) => flag.to_string(),
+            Shape::Written(text) => text.clone(),
             Shape::List(items) => {
                 format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(&comma))
             }

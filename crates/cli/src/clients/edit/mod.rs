@@ -32,6 +32,8 @@ pub(crate) enum Shape {
     Flag(bool),
     /// Strings.
     List(Vec<String>),
+    /// A value as it stood in a file of JSON.
+    Written(String),
     /// Names and values.
     Table(Vec<(String, Shape)>),
 }
@@ -140,6 +142,15 @@ pub(crate) fn find(
     }
 }
 
+/// The value of an entry as it is written, if it is there; `None` for TOML, where it may be in several places.
+pub(crate) fn written(format: Format, text: &str, place: Place<'_>) -> Result<Option<String>, EditError> {
+    let (_, text) = without_mark(text);
+    match format {
+        Format::Json => jsonc::written(text, place),
+        Format::Toml => Ok(None),
+    }
+}
+
 /// The table of servers as a tree, if it is there.
 pub(crate) fn servers(
     format: Format,
@@ -203,6 +214,7 @@ impl Shape {
             Self::Text(text) => text.as_str().into(),
             Self::Flag(flag) => (*flag).into(),
             Self::List(items) => items.iter().map(String::as_str).collect(),
+            Self::Written(text) => jsonc::tree(text),
             Self::Table(members) => {
                 members.iter().map(|(name, value)| (name.clone(), value.tree())).collect()
             }

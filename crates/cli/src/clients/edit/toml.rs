@@ -30,7 +30,7 @@ pub(super) fn insert(text: &str, place: Place<'_>, value: &Shape) -> Result<(Str
         (Some(Item::Value(Value::InlineTable(table))), _) if existing == place.path.len() => {
             (into_inline(text, table.span(), table.is_empty(), place.name, value), None)
         }
-        (Some(Item::Table(table)), Shape::Text(_) | Shape::Flag(_) | Shape::List(_))
+        (Some(Item::Table(table)), Shape::Text(_) | Shape::Flag(_) | Shape::List(_) | Shape::Written(_))
             if existing == place.path.len() && section(text, table).is_some() =>
         {
             (into_section(text, table, place.name, value), None)
@@ -282,6 +282,8 @@ fn inline(value: &Shape) -> String {
     match value {
         Shape::Text(text) => Value::from(text.as_str()).to_string(),
         Shape::Flag(flag) => flag.to_string(),
+        // It is JSON, and only ever comes from such a file; the check after the edit refuses it.
+        Shape::Written(text) => Value::from(text.as_str()).to_string(),
         Shape::List(items) => {
             let items: Vec<String> =
                 items.iter().map(|item| Value::from(item.as_str()).to_string()).collect();
