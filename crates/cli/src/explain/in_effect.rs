@@ -141,7 +141,7 @@ mod tests {
     fn what_is_told_is_heard() {
         let text = "[servers.a]\ncommand = 'x'\n\n[auth.issuers.corp]\nissuer = 'https://id.example.com'\naudiences = ['m']\n\n\
             [[auth.keys.ci]]\nsha256 = 'abababababababababababababababababababababababababababababababab'\ngroups = ['build']\n\n\
-            [[policy]]\nwho = ['*', 'local', 'local:7', 'token', 'key:ci', 'group:build', 'corp/a:b', 'corp/*', 'proxy:x']\n\
+            [[policy]]\nwho = ['*', 'local', 'local:7', 'token', 'key:ci', 'group:build', 'corp/a:b', 'corp/*']\n\
             tools = ['a/read*', '*/x/y']\ndeny_tools = ['a/z']\nprompts = ['a/p']\nresources = ['a/file:///x/*']\n\
             deny_resources = ['a/q']\ndeny_prompts = ['*/r']\nread_only = true\n";
         let environment = Environment::default();
@@ -155,5 +155,7 @@ mod tests {
         assert_eq!((heard.auth.keys[0].name.as_str(), &heard.auth.keys[0].groups[0][..]), ("ci", "build"));
         assert_eq!(heard.source, config.source);
         assert!(super::heard(&json!({})).is_none());
+        assert_eq!(who("proxy:x"), Some(Who::Proxy("x".to_owned())));
+        assert_eq!(who("ada"), None);
     }
 }
