@@ -212,7 +212,11 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a server that floods requests and does not read is ended, and costs bounded memory and descriptors",
     ),
     kept("BOUND", 2, "schema work has a budget, and large checks run off the serving threads"),
-    kept("BOUND", 3, "every buffered byte is charged to a peer, within `held_mb` and `held_per_peer_mb`"),
+    kept(
+        "BOUND",
+        3,
+        "every byte that is held is charged to a peer or a principal, within `held_mb` and `held_per_peer_mb`",
+    ),
     kept("BOUND", 4, "connections and sessions that never send a request make way for those that do"),
     kept(
         "FAULT",

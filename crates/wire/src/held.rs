@@ -4,11 +4,13 @@
 //! [`Account`], and released when the [`Reservation`] is dropped. No account holds more than `per_peer` bytes, and all
 //! accounts together hold no more than `total`. When `total` would be exceeded, the holders of optional data are asked to
 //! release some ([`Budget::on_shortage`]), in the order in which they registered. If that is not enough, the reservation
-//! is refused, and the code that asked for it tells its peer.
+//! is refused, and the code that asked for it tells its peer. An account may belong to a principal. Then, before a refusal, what
+//! others have not finished sending makes way for it ([`Lenient::make_way`]).
 //!
 //! A reservation is two additions to counters and takes no lock, unless memory is short. Data that is no larger than
 //! [`SMALL`] and lives no longer than a request need not be reserved: there is at most one such thing for each connection.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -22,6 +24,9 @@ const MEGABYTE: usize = 1024 * 1024;
 pub trait Lenient: Send + Sync {
     /// Releases about this many bytes, if it holds them.
     fn let_go(&self, bytes: usize);
+
+    /// Releases about this many bytes of what greedier principals are still sending, for this principal, which needs as many.
+    fn make_way(&self, _bytes: usize, _principal: &str) {}
 }
 
 /// The limits, and how much is held in total.
@@ -32,6 +37,8 @@ pub struct Budget {
     /// The most that was ever held at once.
     peak: AtomicUsize,
     lenient: Mutex<Vec<Weak<dyn Lenient>>>,
+    /// The accounts of principals that have one.
+    principals: Mutex<HashMap<Arc<str>, Weak<Account>>>,
 }
 
 /// What is held for one peer.
@@ -39,6 +46,8 @@ pub struct Budget {
 pub struct Account {
     budget: Arc<Budget>,
     held: AtomicUsize,
+    /// The principal that it belongs to, once that is known.
+    owner: Mutex<Option<Arc<str>>>,
 }
 
 /// Bytes that are held, until this is dropped.
@@ -78,6 +87,7 @@ impl Budget {
             held: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             lenient: Mutex::default(),
+            principals: Mutex::default(),
         })
     }
 
@@ -103,6 +113,20 @@ impl Budget {
         self.peak.load(Ordering::Relaxed)
     }
 
+    /// The account of a principal: of what it makes the gateway keep, whichever connection or session asked for it. It lives as
+    /// long as something is held on it.
+    pub fn of(self: &Arc<Self>, principal: &Arc<str>) -> Arc<Account> {
+        let mut all = self.principals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(principal).and_then(Weak::upgrade) {
+            return known;
+        }
+        all.retain(|_, account| account.strong_count() > 0);
+        let account = Account::new(self);
+        account.belongs_to(principal);
+        all.insert(Arc::clone(principal), Arc::downgrade(&account));
+        account
+    }
+
     /// Registers `lenient` to be asked for memory whenever there is no room, after those that registered before it.
     pub fn on_shortage(&self, lenient: Weak<impl Lenient + 'static>) {
         let mut all = self.lenient.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +149,14 @@ impl Budget {
     }
 
     /// Asks the registered holders in turn to release memory, until this many bytes are free.
-    fn relieve(&self, bytes: usize) {
+    fn relieve(&self, bytes: usize, owner: Option<Arc<str>>) {
+        self.ask_all(bytes, |lenient, missing| lenient.let_go(missing));
+        if let Some(owner) = owner {
+            self.ask_all(bytes, |lenient, missing| lenient.make_way(missing, &owner));
+        }
+    }
+
+    fn ask_all(&self, bytes: usize, ask: impl Fn(&dyn Lenient, usize)) {
         let all = self.lenient.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for lenient in all.iter().filter_map(Weak::upgrade) {
             let most = self.total.load(Ordering::Relaxed);
@@ -133,7 +164,7 @@ impl Budget {
             if missing == 0 {
                 return;
             }
-            lenient.let_go(missing);
+            ask(&*lenient, missing);
         }
     }
 }
@@ -141,7 +172,12 @@ impl Budget {
 impl Account {
     /// The account of a new peer.
     pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
-        Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0) })
+        Arc::new(Self { budget: Arc::clone(budget), held: AtomicUsize::new(0), owner: Mutex::default() })
+    }
+
+    /// Notes the principal that it belongs to from now on.
+    pub fn belongs_to(&self, principal: &Arc<str>) {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(principal));
     }
 
     /// How much is held for the peer, in bytes.
@@ -169,7 +205,8 @@ impl Account {
             Err(NoRoom::Peer(most))
         } else {
             self.budget.take(bytes).or_else(|_| {
-                self.budget.relieve(bytes);
+                let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                self.budget.relieve(bytes, owner);
                 self.budget.take(bytes)
             })
         };
@@ -222,6 +259,20 @@ mod tests {
                 freed += held.remove(0).bytes();
             }
         }
+    }
+
+    /// BOUND-3: what a principal makes the gateway keep is on one account, however many hold it; the account goes with the last.
+    #[test]
+    fn a_principal_has_one_account() {
+        let budget = Budget::new(100, 40);
+        let (ada, bob): (Arc<str>, Arc<str>) = ("ada".into(), "bob".into());
+        let held = [budget.of(&ada).reserve(30).unwrap(), budget.of(&ada).reserve(10).unwrap()];
+        assert_eq!(budget.of(&ada).reserve(1).unwrap_err(), NoRoom::Peer(40));
+        let other = budget.of(&bob).reserve(40).unwrap();
+        assert_eq!((budget.of(&ada).held(), budget.of(&bob).held(), budget.held()), (40, 40, 80));
+        drop((held, other));
+        assert_eq!((budget.of(&bob).held(), budget.held()), (0, 0));
+        assert_eq!(budget.principals.lock().unwrap().len(), 1, "those without anything are forgotten");
     }
 
     /// BOUND-3: held bytes are counted per peer and in total, and released; holders of optional data release theirs

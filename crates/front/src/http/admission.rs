@@ -2,14 +2,20 @@
 //!
 //! A connection is *fresh* until the head of its first request has arrived, *busy* from there to the end of the answer,
 //! and *idle* between requests. When all places are taken, the oldest fresh connection makes way; if there is none, the one
-//! that has been idle the longest. A busy connection is never closed for a new one, and neither is one whose client has
-//! not read its whole answer.
+//! that has been idle the longest. A connection that answers a call is never closed for a new one, and neither is one whose
+//! client has not read its whole answer.
+//!
+//! Streams that only stand open, and bodies that are still being sent, make way by principal. When all places are busy, a few
+//! more connections may come as far as the door, to say who they are. Such a one is let in if a principal above its fair share
+//! has streams open: the newest of the greediest ends. Otherwise its request is refused. When memory is short, the newest
+//! unfinished bodies of the greediest principal end for a principal that has less ([`Lenient::make_way`]).
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
-use bridgehead_wire::held::{Account, Budget, NoRoom, Reservation};
+use bridgehead_call::{Standing, makes_way};
+use bridgehead_wire::held::{Account, Budget, Lenient, NoRoom, Reservation};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +30,8 @@ const EVICTED: u8 = 3;
 #[derive(Debug)]
 pub(crate) struct Admission {
     most: usize,
+    /// How many more may come to say who they are, when all places are busy.
+    door: usize,
     born: Instant,
     next: AtomicU64,
     budget: Arc<Budget>,
@@ -46,6 +54,15 @@ pub(crate) struct Activity {
     /// The part of that for the body of its request, if the body is long.
     body: Mutex<Option<Reservation>>,
     holds_body: AtomicBool,
+    /// How much of that belongs to a body whose end has not come.
+    unfinished: AtomicUsize,
+    /// The principal of its last request.
+    whose: Mutex<Option<Arc<str>>>,
+    /// Whether it has no place yet.
+    at_door: AtomicBool,
+    /// Whether its answer is a stream that stands open, and no call.
+    stands: AtomicBool,
+    home: Weak<Admission>,
 }
 
 /// The step in which the reservation for a body grows.
@@ -62,15 +79,28 @@ pub(crate) struct Member {
 impl Admission {
     /// Room for `most` connections, with accounts of this budget.
     pub(crate) fn new(most: usize, budget: &Arc<Budget>) -> Arc<Self> {
-        let (born, budget) = (Instant::now(), Arc::clone(budget));
-        Arc::new(Self { most, born, next: AtomicU64::new(0), budget, table: Mutex::default() })
+        Self::with_door(most, 0, budget)
     }
 
-    /// A place for a new connection, if need be that of an unused one; `None` if all are in use.
+    /// The same, with room for so many more that say who they are.
+    pub(crate) fn with_door(most: usize, door: usize, budget: &Arc<Budget>) -> Arc<Self> {
+        let (born, budget) = (Instant::now(), Arc::clone(budget));
+        let admission =
+            Arc::new(Self { most, door, born, next: AtomicU64::new(0), budget, table: Mutex::default() });
+        admission.budget.on_shortage(Arc::downgrade(&admission));
+        admission
+    }
+
+    /// A place for a new connection, if need be that of an unused one, else one at the door; `None` if all are in use.
     pub(crate) fn enter(self: &Arc<Self>, shutdown: &CancellationToken) -> Option<Member> {
         let mut table = self.table.lock();
-        if table.len() >= self.most && !make_way(&mut table) {
-            return None;
+        let mut at_door = false;
+        if table.len() >= self.most {
+            let waiting = at_the_door(&table);
+            at_door = table.len() - waiting >= self.most && !make_way(&mut table, Some(false));
+            if at_door && waiting >= self.door && !(self.door > 0 && make_way(&mut table, Some(true))) {
+                return None;
+            }
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let activity = Arc::new(Activity {
@@ -82,6 +112,11 @@ impl Admission {
             account: Account::new(&self.budget),
             body: Mutex::default(),
             holds_body: AtomicBool::new(false),
+            unfinished: AtomicUsize::new(0),
+            whose: Mutex::default(),
+            at_door: AtomicBool::new(at_door),
+            stands: AtomicBool::new(false),
+            home: Arc::downgrade(self),
         });
         table.insert(number, Arc::clone(&activity));
         Some(Member { admission: Arc::clone(self), number, activity })
@@ -89,29 +124,110 @@ impl Admission {
 
     /// Closes an unused connection to free its descriptor; returns whether there was one.
     pub(crate) fn evict(&self) -> bool {
-        make_way(&mut self.table.lock())
+        make_way(&mut self.table.lock(), None)
     }
+
+    /// Gives a connection at the door a place, now that its principal is known; returns whether there is one.
+    fn let_in(&self, activity: &Activity, principal: &Arc<str>) -> bool {
+        let mut table = self.table.lock();
+        let busy = table.len() - at_the_door(&table);
+        if busy >= self.most && !make_way(&mut table, Some(false)) && !self.end_stream(&mut table, principal)
+        {
+            return false;
+        }
+        activity.at_door.store(false, Ordering::Release);
+        true
+    }
+
+    /// Ends the newest standing stream of the principal that has the most connections, if it has to make way for this one.
+    fn end_stream(&self, table: &mut HashMap<u64, Arc<Activity>>, newcomer: &Arc<str>) -> bool {
+        let mut held: HashMap<Arc<str>, usize> = HashMap::from([(Arc::clone(newcomer), 0)]);
+        for activity in table.values().filter(|activity| !activity.at_door.load(Ordering::Acquire)) {
+            if let Some(whose) = activity.whose.lock().clone() {
+                *held.entry(whose).or_default() += 1;
+            }
+        }
+        let own = held.get(newcomer).copied().unwrap_or_default();
+        let candidates = table.iter().filter_map(|(number, activity)| {
+            let whose = activity.whose.lock().clone()?;
+            let standing = Standing { held: held.get(&whose).copied()?, principals: held.len() };
+            let open = activity.stands.load(Ordering::Acquire) && activity.is_busy();
+            (open && whose != *newcomer && standing.can_spare(own)).then_some((standing, *number, *number))
+        });
+        makes_way(self.most, candidates).is_some_and(|number| close(table, number, BUSY))
+    }
+}
+
+/// Unfinished bodies make way: the newest of the principal whose bodies hold most.
+impl Lenient for Admission {
+    fn let_go(&self, _bytes: usize) {}
+
+    fn make_way(&self, bytes: usize, principal: &str) {
+        let mut freed = 0;
+        while freed < bytes {
+            let mut table = self.table.lock();
+            let mut held: HashMap<Arc<str>, (usize, u64)> = HashMap::new();
+            let mut own = 0;
+            for (number, activity) in &*table {
+                let unfinished = activity.unfinished.load(Ordering::Acquire);
+                let Some(whose) = activity.whose.lock().clone().filter(|_| unfinished > 0) else { continue };
+                if *whose == *principal {
+                    own += unfinished;
+                } else {
+                    let (sum, newest) = held.entry(whose).or_default();
+                    (*sum, *newest) = (*sum + unfinished, (*newest).max(*number));
+                }
+            }
+            let Some((sum, number)) = held.into_values().max() else { return };
+            // It keeps no less than the newcomer has then.
+            if sum < own + 2 * (bytes - freed) {
+                return;
+            }
+            let Some(activity) = table.get(&number).cloned() else { return };
+            // One that is just growing is locked; the next shortage finds it.
+            let Some(body) = activity.body.try_lock().and_then(|mut body| body.take()) else { return };
+            if !close(&mut table, number, BUSY) {
+                return;
+            }
+            drop(table);
+            freed += body.bytes();
+        }
+    }
+}
+
+fn at_the_door(table: &HashMap<u64, Arc<Activity>>) -> usize {
+    table.values().filter(|activity| activity.at_door.load(Ordering::Acquire)).count()
+}
+
+/// Closes a connection that is still in this state; returns whether it was.
+fn close(table: &mut HashMap<u64, Arc<Activity>>, number: u64, state: u8) -> bool {
+    let Some(activity) = table.get(&number) else { return false };
+    // Its next request may have arrived, or its answer ended, meanwhile.
+    if activity.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return false;
+    }
+    debug!(requested = state != FRESH, "a connection makes way for another");
+    activity.ends.cancel();
+    table.remove(&number);
+    true
 }
 
 fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Evicts the oldest fresh connection, else the one that has been idle the longest.
-fn make_way(table: &mut HashMap<u64, Arc<Activity>>) -> bool {
+/// Evicts the oldest fresh connection, else the one that has been idle the longest; of those at the door, or of the others, if
+/// that is said.
+fn make_way(table: &mut HashMap<u64, Arc<Activity>>, at_door: Option<bool>) -> bool {
     loop {
         let candidates = table.iter().filter_map(|(number, activity)| {
             let state = activity.state.load(Ordering::Acquire);
             let unused = state == FRESH || state == IDLE && !activity.writing.load(Ordering::Acquire);
+            let unused = unused && at_door.is_none_or(|at| activity.at_door.load(Ordering::Acquire) == at);
             unused.then(|| (state, activity.since.load(Ordering::Acquire), *number))
         });
         let Some((state, _, number)) = candidates.min() else { return false };
-        let Some(activity) = table.get(&number) else { return false };
-        // Its next request may have arrived meanwhile.
-        if activity.state.compare_exchange(state, EVICTED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            debug!(requested = state == IDLE, "a connection makes way for another");
-            activity.ends.cancel();
-            table.remove(&number);
+        if close(table, number, state) {
             return true;
         }
     }
@@ -135,9 +251,34 @@ impl Activity {
     pub(crate) fn finish(&self) {
         if self.holds_body.swap(false, Ordering::AcqRel) {
             drop(self.body.lock().take());
+            self.has_body();
         }
+        self.stands.store(false, Ordering::Release);
         self.since.store(micros(self.born), Ordering::Release);
-        self.state.store(IDLE, Ordering::Release);
+        // An evicted connection stays evicted.
+        let _ = self.state.compare_exchange(BUSY, IDLE, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Notes the principal of its request; returns whether there is a place for it.
+    pub(crate) fn claim(&self, principal: &Arc<str>) -> bool {
+        let mut whose = self.whose.lock();
+        if !whose.as_ref().is_some_and(|known| Arc::ptr_eq(known, principal) || known == principal) {
+            *whose = Some(Arc::clone(principal));
+            self.account.belongs_to(principal);
+        }
+        drop(whose);
+        !self.at_door.load(Ordering::Acquire)
+            || self.home.upgrade().is_none_or(|home| home.let_in(self, principal))
+    }
+
+    /// Notes that its answer is a stream that stands open.
+    pub(crate) fn stands(&self) {
+        self.stands.store(true, Ordering::Release);
+    }
+
+    /// Notes that the end of its request's body has come.
+    pub(crate) fn has_body(&self) {
+        self.unfinished.store(0, Ordering::Release);
     }
 
     /// Reserves memory for the part of a request's body that has arrived, until the answer has left.
@@ -151,6 +292,7 @@ impl Activity {
                 None => *body = Some(self.account.reserve(more)?),
             }
             self.holds_body.store(true, Ordering::Release);
+            self.unfinished.store(held + more, Ordering::Release);
         }
         Ok(())
     }
@@ -246,5 +388,73 @@ mod tests {
         assert!(fourth.activity.begin() && admission.enter(&CancellationToken::new()).is_none());
         drop(members);
         assert_eq!(admission.table.lock().len(), 4, "an evicted connection has no place to give back");
+    }
+
+    /// WIRE-5: streams of one principal do not take all connections. Whoever comes when all are busy says who it is; a principal
+    /// with fewer gets the place of the newest stream of the greediest, and of no call. With one principal nobody makes way.
+    #[tokio::test(start_paused = true)]
+    async fn streams_of_one_principal_make_way_for_another() {
+        let admission = Admission::with_door(4, 1, Budget::process());
+        let come = || admission.enter(&CancellationToken::new()).unwrap();
+        let [eve, ada, bob] = ["eve", "ada", "bob"].map(Arc::<str>::from);
+        let asks = |member: &Member, principal: &Arc<str>| {
+            assert!(member.activity.begin());
+            member.activity.claim(principal)
+        };
+        let mut held = Vec::new();
+        for number in 0..4 {
+            held.push(come());
+            assert!(asks(&held[number], &eve));
+            if number < 3 {
+                held[number].activity.stands();
+            }
+        }
+        let own = come();
+        assert!(!asks(&own, &eve) && !held.iter().any(is_evicted), "nobody makes way for its own principal");
+        own.activity.finish();
+        let first = come();
+        assert!(is_evicted(&own), "who was refused leaves the door");
+        assert!(asks(&first, &ada));
+        let ended = || held.iter().map(is_evicted).collect::<Vec<_>>();
+        assert_eq!(ended(), [false, false, true, false], "the newest stream, but not the call");
+        held[2].activity.finish();
+        assert!(!held[2].activity.begin(), "it is closed");
+        assert!(asks(&come(), &bob));
+        assert_eq!(ended(), [false, true, true, false]);
+        let more = come();
+        assert!(asks(&more, &bob), "the place of the connection that is gone");
+        let last = come();
+        assert!(!asks(&last, &ada) && ended() == [false, true, true, false], "nobody has two more");
+    }
+
+    /// WIRE-5: bodies that one principal does not finish make way for another that needs memory, the newest first, and no more
+    /// than needed; whoever has as much gets none of it.
+    #[tokio::test]
+    async fn unfinished_bodies_make_way() {
+        let budget = Budget::new(8 * BODY_STEP, 8 * BODY_STEP);
+        let admission = Admission::new(32, &budget);
+        let asks = |principal: &str| {
+            let member = admission.enter(&CancellationToken::new()).unwrap();
+            assert!(member.activity.begin() && member.activity.claim(&principal.into()));
+            member
+        };
+        let held: Vec<_> = (0..8).map(|_| asks("eve")).collect();
+        for member in &held {
+            member.activity.hold_body(BODY_STEP).unwrap();
+        }
+        held[7].activity.has_body();
+        let more = asks("eve");
+        assert!(more.activity.hold_body(1).is_err() && !held.iter().any(is_evicted));
+        let ada = asks("ada");
+        ada.activity.hold_body(2 * BODY_STEP).unwrap();
+        let ended: Vec<_> = held.iter().map(is_evicted).collect();
+        assert_eq!(
+            ended,
+            [false, false, false, false, false, true, true, false],
+            "what is finished is worked on"
+        );
+        let bob = asks("bob");
+        bob.activity.hold_body(4 * BODY_STEP).unwrap_err();
+        assert_eq!(budget.held(), 8 * BODY_STEP, "she would have less than him");
     }
 }

@@ -66,6 +66,9 @@ impl Body for Counted {
         self.seen += frame.data_ref().map_or(0, Bytes::len);
         if self.seen > SMALL {
             self.activity.hold_body(self.seen)?;
+            if self.body.is_end_stream() {
+                self.activity.has_body();
+            }
         }
         Poll::Ready(Some(Ok(frame)))
     }

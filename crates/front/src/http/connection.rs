@@ -37,7 +37,7 @@ use super::admission::{Activity, Admission, Member};
 use super::auth::Peer;
 use super::body::Counted;
 use super::listener::{Handshake, Socket, Tls};
-use super::reply::{self, Body, Reply};
+use super::reply::{self, Body, Reply, StandsOpen};
 use super::workers::{Place, Workers};
 use crate::Backend;
 use crate::panics;
@@ -54,6 +54,8 @@ const MAX_CONNECTIONS: usize = 4096;
 const BUFFER_BYTES: usize = 512 * 1024;
 /// How long to wait after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How many more may come when all places are busy, to say who they are.
+const AT_THE_DOOR: usize = 64;
 /// `EMFILE` and `ENFILE`: the process, or the system, has no descriptor left.
 const NO_DESCRIPTORS: [i32; 2] = [24, 23];
 /// The answer to a client that connects while there is no room.
@@ -79,7 +81,7 @@ pub async fn serve<B: Backend>(
     workers: &Workers,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let admission = Admission::new(most_connections(), Budget::process());
+    let admission = Admission::with_door(most_connections(), AT_THE_DOOR, Budget::process());
     serve_tcp(listener, None, &routes, workers, &admission, &shutdown).await;
     Ok(())
 }
@@ -90,7 +92,7 @@ pub(crate) async fn serve_all<B: Backend>(
     workers: &Workers,
     shutdown: &CancellationToken,
 ) {
-    let admission = Admission::new(most_connections(), Budget::process());
+    let admission = Admission::with_door(most_connections(), AT_THE_DOOR, Budget::process());
     let serving = listeners.into_iter().map(|(socket, tls, routes)| {
         let admission = &admission;
         async move {
@@ -350,9 +352,9 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let head_within = routes.head_within();
-    let answer = move |request| {
-        let routes = routes.clone();
-        async move { routes.answer_to(peer, request).await }
+    let answer = move |request: Request<Counted>| {
+        let (routes, activity) = (routes.clone(), Arc::clone(&request.body().activity));
+        async move { routes.answer_to(peer, Some(&activity), request).await }
     };
     if let Err(error) = connection(stream, answer, &member.activity, head_within).await {
         debug!(%error, "a connection ended early");
@@ -472,6 +474,9 @@ struct Tracked {
 
 /// Reserves memory for an answer until its client has read it, because clients may be slow to read.
 fn held(reply: Reply, served: Served) -> Response<Tracked> {
+    if reply.extensions().get::<StandsOpen>().is_some() {
+        served.0.stands();
+    }
     let size = http_body::Body::size_hint(reply.body()).exact();
     let size = size.and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
     let reply = match (size > SMALL).then(|| served.0.account.reserve(size)) {

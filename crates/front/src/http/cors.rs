@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 
+use super::admission::Activity;
 use super::auth::Peer;
 use super::reply::{self, Reply};
 use super::{Front, endpoint};
@@ -37,7 +38,11 @@ const READ: &str =
     "WWW-Authenticate, Mcp-Session-Id, Mcp-Protocol-Version, Retry-After, RateLimit, RateLimit-Policy";
 
 /// Answers a request at the endpoint, where origins are listed.
-pub(super) async fn answer<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
+pub(super) async fn answer<B: Backend, D>(
+    front: &Front<B>,
+    peer: (Peer, Option<&Activity>),
+    request: Request<D>,
+) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
     D::Error: Into<super::body::BoxError>,

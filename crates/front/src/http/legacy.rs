@@ -26,7 +26,7 @@ use tracing::debug;
 use super::Front;
 use super::headers::{self, Version};
 use super::replay::{self, Manner, Reader};
-use super::reply::{self, Answer, Body, Reply};
+use super::reply::{self, Answer, Body, Reply, StandsOpen};
 use super::running::{OnDisconnect, Running};
 use super::session::{Lease, Session, StreamLease};
 use super::{sse, step_up};
@@ -338,7 +338,7 @@ pub(crate) fn open_stream<B: Backend>(front: &Front<B>, principal: &Principal, h
         shutdown: front.shutdown.clone(),
         keep_alive: front.keep_alive,
     };
-    reply::events(Body::from_stream(stream::unfold(announcements, Announcements::next)))
+    StandsOpen::mark(reply::events(Body::from_stream(stream::unfold(announcements, Announcements::next))))
 }
 
 /// DELETE: the end of the session.

@@ -52,6 +52,7 @@ pub use listener::{
 pub use reply::Body;
 pub use workers::Workers;
 
+use self::admission::Activity;
 use self::auth::guard::Guard;
 use self::reply::Reply;
 use self::session::Sessions;
@@ -199,7 +200,7 @@ impl<B: Backend> Routes<B> {
         D::Error: Into<body::BoxError>,
     {
         let own = rustix::process::geteuid().as_raw();
-        self.answer_to(Peer { address: None, user: PeerUser::Admitted(Some(own)) }, request).await
+        self.answer_to(Peer { address: None, user: PeerUser::Admitted(Some(own)) }, None, request).await
     }
 
     /// Finds out who connects.
@@ -218,15 +219,26 @@ impl<B: Backend> Routes<B> {
     }
 
     /// Answers one HTTP request of a connection, even if serving it panics.
-    pub(crate) async fn answer_to<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
+    pub(crate) async fn answer_to<D>(
+        &self,
+        peer: Peer,
+        activity: Option<&Activity>,
+        request: Request<D>,
+    ) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
     {
-        guarded(self.backend(), pin!(self.route(peer, request))).await.unwrap_or_else(|error| crashed(&error))
+        guarded(self.backend(), pin!(self.route((peer, activity), request)))
+            .await
+            .unwrap_or_else(|error| crashed(&error))
     }
 
-    async fn route<D>(&self, peer: Peer, request: Request<D>) -> Response<Body>
+    async fn route<D>(
+        &self,
+        (peer, activity): (Peer, Option<&Activity>),
+        request: Request<D>,
+    ) -> Response<Body>
     where
         D: http_body::Body<Data = Bytes> + Unpin,
         D::Error: Into<body::BoxError>,
@@ -234,8 +246,10 @@ impl<B: Backend> Routes<B> {
         // There are too few paths to need a router.
         match request.uri().path() {
             // Boxed, like every rare branch: a request's future is as large as its largest branch.
-            ENDPOINT if self.0.guard.lists_origins() => Box::pin(cors::answer(&self.0, peer, request)).await,
-            ENDPOINT => endpoint(&self.0, peer, request).await,
+            ENDPOINT if self.0.guard.lists_origins() => {
+                Box::pin(cors::answer(&self.0, (peer, activity), request)).await
+            }
+            ENDPOINT => endpoint(&self.0, (peer, activity), request).await,
             HEALTH => reply::text("ok"),
             READINESS => well_known::readiness(self.0.backend.is_ready() && !self.0.shutdown.is_cancelled()),
             path if well_known::is_one(path) => well_known::metadata(&self.0.guard, request),
@@ -245,6 +259,16 @@ impl<B: Backend> Routes<B> {
             _ => nothing_here(),
         }
     }
+}
+
+/// The answer to a principal for which no connection makes way.
+fn no_place() -> Reply {
+    let reason = "all connections are in use, and none of them makes way for yours: close some, or come back in a few seconds";
+    let mut reply =
+        reply::error(StatusCode::SERVICE_UNAVAILABLE, None, &RpcError::new(code::INTERNAL_ERROR, reason));
+    reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+    reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    reply
 }
 
 /// The answer at a path that is not served.
@@ -258,7 +282,11 @@ pub(crate) fn crashed(error: &RpcError) -> Reply {
     reply::error(StatusCode::INTERNAL_SERVER_ERROR, None, error)
 }
 
-async fn endpoint<B: Backend, D>(front: &Front<B>, peer: Peer, request: Request<D>) -> Reply
+async fn endpoint<B: Backend, D>(
+    front: &Front<B>,
+    (peer, activity): (Peer, Option<&Activity>),
+    request: Request<D>,
+) -> Reply
 where
     D: http_body::Body<Data = Bytes> + Unpin,
     D::Error: Into<body::BoxError>,
@@ -274,6 +302,9 @@ where
             return reply;
         }
     };
+    if activity.is_some_and(|activity| !activity.claim(principal.id())) {
+        return no_place();
+    }
     match parts.method {
         Method::POST => post::answer(front, principal, &parts.headers, body).await,
         Method::GET => legacy::open_stream(front, &principal, &parts.headers),

@@ -13,7 +13,7 @@ use tracing::debug;
 use super::Front;
 use super::auth::guard::Guard;
 use super::headers::{self, Version};
-use super::reply::{self, Answer, Reply};
+use super::reply::{self, Answer, Reply, StandsOpen};
 use super::running::{OnDisconnect, Running};
 use super::sse::{self, Ends};
 use super::{quota, step_up};
@@ -77,7 +77,8 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
     let (sink, notes) = ProgressSink::channel(PROGRESS_CAPACITY);
     let validity = passed.caller.principal.validity();
     let mut ends = Ends::default();
-    if passed.request.method == Method::Listen {
+    let listens = passed.request.method == Method::Listen;
+    if listens {
         let (shutdown, validity) = (front.shutdown.clone(), validity.clone());
         ends.notes = Some(Box::pin(async move {
             tokio::select! {
@@ -96,7 +97,8 @@ pub(crate) async fn answer_with_notes<B: Backend>(front: &Front<B>, passed: Pass
         let outcome = guarded(&backend, answering).await.and_then(|outcome| outcome);
         Some(encode(&guard, &id, &request, &outcome, served))
     });
-    sse::answer(call, Some(notes), front.keep_alive, ends).await
+    let reply = sse::answer(call, Some(notes), front.keep_alive, ends).await;
+    if listens { StandsOpen::mark(reply) } else { reply }
 }
 
 /// Everything that is checked before the gateway is asked, in the order that clients rely on.

@@ -16,6 +16,18 @@ use http_body_util::StreamBody;
 /// An answer on its way out.
 pub(crate) type Reply = Response<Body>;
 
+/// Marks a reply whose body is a stream that stands open and carries no call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StandsOpen;
+
+impl StandsOpen {
+    /// Marks a reply.
+    pub(crate) fn mark(mut reply: Reply) -> Reply {
+        reply.extensions_mut().insert(Self);
+        reply
+    }
+}
+
 /// One finished JSON-RPC answer and the status it travels with.
 #[derive(Debug)]
 pub(crate) struct Answer {

@@ -5,7 +5,9 @@
 //! session replaces an expired one. Else it replaces the least recently used one of the principal that has the most, if that
 //! is more than the newcomer has: nobody locks others out by holding sessions. Else, among the newcomer's own and those of its
 //! equals, it replaces the oldest that never sent a request, else the one that has been idle the longest, if that is at least
-//! [`LONG_IDLE`]. Otherwise the new session is refused. A session in use never makes way.
+//! [`LONG_IDLE`]. Else, if a principal is above its fair share, the newest of its sessions that only have their stream open makes
+//! way, as long as that principal keeps no fewer than the newcomer has then. Otherwise the new session is refused. A session with
+//! a running call never makes way.
 //!
 //! A session ends when the credential that opened it is revoked: it is unknown from then on, and its stream closes, but its
 //! running calls finish. It survives the expiry of a token, because its client comes back with the next one. What that one
@@ -16,8 +18,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bridgehead_call::{Standing, makes_way};
 use bridgehead_gateway::{OpenQuestions, Principal, Session as Identity};
-use bridgehead_wire::held::{Account, Budget, Lenient};
+use bridgehead_wire::held::{Account, Budget, Lenient, Reservation};
 use bridgehead_wire::{Abilities, Revision};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -30,6 +33,9 @@ use crate::inflight::InFlight;
 
 /// How long a session that sent a request must be idle before it may make way for a new one. Its client can open another.
 const LONG_IDLE: Duration = Duration::from_secs(60);
+
+/// What a session costs that nothing is done with.
+const SESSION: usize = 4 * 1024;
 
 /// All sessions of an endpoint.
 #[derive(Debug)]
@@ -58,6 +64,10 @@ pub(crate) struct Session {
     pub(crate) streams: Streams,
     /// Cancelled when the session is over.
     pub(crate) ended: CancellationToken,
+    /// When it was opened.
+    born: Instant,
+    /// Its memory, on the account of its principal.
+    _held: Reservation,
     usage: Mutex<Usage>,
 }
 
@@ -84,14 +94,17 @@ impl Sessions {
         revision: Revision,
         abilities: Abilities,
     ) -> Option<Arc<Session>> {
+        // Before the table is locked: memory that is short is looked for in it.
+        let held = self.budget.of(principal.id()).reserve(SESSION).ok()?;
         let mut table = self.table.lock();
         if table.len() >= self.cap {
             expire(&mut table, self.idle);
         }
-        if table.len() >= self.cap && !make_way(&mut table, &principal) {
+        if table.len() >= self.cap && !make_way(&mut table, self.cap, &principal) {
             return None;
         }
-        let shown = principal.clone();
+        let (shown, account) = (principal.clone(), Account::new(&self.budget));
+        account.belongs_to(principal.id());
         let session = Arc::new(Session {
             id: Uuid::new_v4(),
             principal,
@@ -100,8 +113,10 @@ impl Sessions {
             desk: OpenQuestions::default(),
             identity: Identity::new(),
             in_flight: InFlight::default(),
-            streams: Streams::new(Account::new(&self.budget)),
+            streams: Streams::new(account),
             ended: CancellationToken::new(),
+            born: Instant::now(),
+            _held: held,
             usage: Mutex::new(Usage {
                 leases: 0,
                 stream: false,
@@ -204,7 +219,7 @@ impl Lenient for Sessions {
 
 /// Ends a session for a new one of `newcomer`; returns whether there was one to end. Nobody loses one to a newcomer that has
 /// more than they have.
-fn make_way(table: &mut HashMap<Uuid, Arc<Session>>, newcomer: &Principal) -> bool {
+fn make_way(table: &mut HashMap<Uuid, Arc<Session>>, cap: usize, newcomer: &Principal) -> bool {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for session in table.values() {
         *counts.entry(session.principal.as_str()).or_default() += 1;
@@ -222,7 +237,15 @@ fn make_way(table: &mut HashMap<Uuid, Arc<Session>>, newcomer: &Principal) -> bo
         };
         (!usage.is_busy()).then_some((order, session.id))
     };
-    let Some((_, id)) = table.values().filter_map(candidate).min() else { return false };
+    let unused = table.values().filter_map(candidate).min().map(|(_, id)| id);
+    let principals = counts.len() + usize::from(own == 0);
+    let standing = table.values().filter_map(|session| {
+        let standing = Standing { held: count(&session.principal), principals };
+        let (usage, other) = (session.usage.lock(), session.principal != *newcomer);
+        let stands = usage.stream && usage.leases == 0;
+        (other && stands && standing.can_spare(own)).then_some((standing, session.born, session.id))
+    });
+    let Some(id) = unused.or_else(|| makes_way(cap, standing)) else { return false };
     let Some(session) = table.remove(&id) else { return false };
     debug!(session = session.label(), principal = %session.principal, "a session makes way for another");
     session.end();
@@ -440,6 +463,28 @@ mod tests {
         assert!(used_by(&sessions, "carl").await.is_some());
         assert!(first.ended.is_cancelled() && ended().len() == 4, "eve's are in use");
         drop((call, stream));
+    }
+
+    /// WIRE-5: a principal with a stream open on each of its sessions locks nobody out: the newest makes way for a principal that
+    /// has fewer, down to the same number, and never one with a running call. With one principal nobody makes way.
+    #[tokio::test(start_paused = true)]
+    async fn streams_keep_no_session_from_others() {
+        let sessions = Sessions::new(4, LONG_IDLE * 10, Budget::process());
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(used_by(&sessions, "eve").await.unwrap());
+        }
+        let streams: Vec<_> = held.iter().map(|session| session.open_stream().unwrap()).collect();
+        let call = sessions.lease(&held[3].id.to_string(), &held[3].principal).unwrap();
+        let ended = || -> Vec<usize> { (0..4).filter(|at| held[*at].ended.is_cancelled()).collect() };
+        assert!(used_by(&sessions, "eve").await.is_none() && ended().is_empty());
+        let first = used_by(&sessions, "ada").await.unwrap();
+        assert_eq!(ended(), [2]);
+        let own = first.open_stream().unwrap();
+        used_by(&sessions, "ada").await.unwrap();
+        assert_eq!(ended(), [1, 2]);
+        assert!(used_by(&sessions, "ada").await.is_none(), "each has two, and hers are in use or new");
+        drop((streams, call, own));
     }
 
     /// BOUND-4: a principal gets no session of those who have fewer, however long they were idle; its own makes way.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead_call::CorrelationId;
+use bridgehead_wire::held::{Budget, Reservation};
 use bridgehead_wire::{Abilities, Method, Object, Raw, RpcError, ServerMethod, Spliced, code, key};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -35,6 +36,8 @@ const TOGETHER: Duration = Duration::from_millis(25);
 const GRACE: Duration = Duration::from_secs(2);
 /// How many calls may be parked at once.
 const MOST: usize = 16_384;
+/// What a parked call costs, besides its questions.
+const PARKED: usize = 16 * 1024;
 
 /// How a request ended.
 pub(crate) type Outcome = Result<Spliced, RpcError>;
@@ -57,6 +60,8 @@ struct Table {
 #[derive(Debug)]
 pub(crate) struct Park {
     id: [u8; 16],
+    /// Whose account its memory is on while it is parked.
+    principal: Arc<str>,
     abilities: Abilities,
     correlation: CorrelationId,
     state: Mutex<ParkState>,
@@ -84,6 +89,8 @@ struct ParkState {
     /// Whether it is too late for the client to come back.
     over: bool,
     task: Option<AbortHandle>,
+    /// The memory of the call, from when it is parked.
+    held: Option<Reservation>,
 }
 
 /// The way to the request that currently waits for a parked call.
@@ -130,6 +137,12 @@ impl Parks {
                 break;
             }
         }
+        // On the account of whoever left it here.
+        let Ok(held) = Budget::process().of(&park.principal).reserve(PARKED + park.asked_bytes()) else {
+            let reason =
+                "your calls that wait for you to come back hold too much memory; answer some of them first";
+            return Err(RpcError::new(code::INTERNAL_ERROR, reason));
+        };
         {
             let mut table = self.table.lock();
             if table.closed || table.parked.len() >= MOST {
@@ -138,6 +151,7 @@ impl Parks {
                 return Err(RpcError::new(code::INTERNAL_ERROR, reason));
             }
             table.parked.insert(park.id, Arc::clone(&park));
+            park.state.lock().held = Some(held);
             park.state.lock().expect_client();
             let task = self.tasks.spawn(Arc::clone(self).keep(Arc::clone(&park), work));
             park.state.lock().task = Some(task.abort_handle());
@@ -368,9 +382,11 @@ impl Park {
             deadline: None,
             over: false,
             task: None,
+            held: None,
         };
         Self {
             id: *uuid::Uuid::new_v4().as_bytes(),
+            principal: principal.shared(),
             abilities,
             correlation,
             state: Mutex::new(state),
@@ -381,6 +397,11 @@ impl Park {
 
     pub(crate) fn abilities(&self) -> Abilities {
         self.abilities
+    }
+
+    /// The size of its open questions.
+    fn asked_bytes(&self) -> usize {
+        self.state.lock().open.iter().map(|question| question.params.as_str().len()).sum()
     }
 
     /// Puts a question to the client, which has `patience` to come back; it is asked with the next answer.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
 use bridgehead_upstream::{Lists, Watch};
+use bridgehead_wire::held::{Budget, NoRoom, Reservation};
 use bridgehead_wire::{Level, Method, Object, Raw, Spliced, key, notification};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -27,6 +28,9 @@ use crate::relay::request::Outcome;
 const MOST_LINES: usize = 256;
 /// How many resources one client may follow, and how many tasks.
 pub(crate) const MOST_RESOURCES: usize = 4_096;
+/// What a followed resource or task costs, besides its name, which is kept a few times.
+const FOLLOWED: usize = 1_024;
+const NAMES: usize = 4;
 
 /// The feeds of all clients. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +76,8 @@ struct FollowedResource {
     /// `None` for a resource of this program, and while the server of any other is gone.
     watch: Option<Watch>,
     record: Option<CallRecord>,
+    /// Its memory, on the account of its principal.
+    held: Option<Reservation>,
 }
 
 impl Drop for FollowedResource {
@@ -105,6 +111,8 @@ struct FollowedTask {
     watch: Option<Watch>,
     /// Its current state, if the client has not been told yet.
     state: Option<Raw>,
+    /// Its memory, on the account of its principal.
+    _held: Option<Reservation>,
 }
 
 impl Feeds {
@@ -360,21 +368,24 @@ impl Feed {
 
     /// Follows a resource. Returns whether there was room.
     pub(crate) fn follow(&self, uri: &str, watch: Option<Watch>) -> bool {
-        self.follow_with(uri, || FollowedResource { watch, record: None })
+        self.follow_with(uri, || FollowedResource { watch, record: None, held: None })
     }
 
     /// Follows a resource for a `resources/subscribe` request, whose record stays open until the subscription
     /// ends.
     pub(crate) fn subscribe(&self, uri: &str, watch: Option<Watch>, record: &mut CallRecord) -> bool {
-        self.follow_with(uri, || FollowedResource { watch, record: Some(record.keep()) })
+        self.follow_with(uri, || FollowedResource { watch, record: Some(record.keep()), held: None })
     }
 
     fn follow_with(&self, uri: &str, followed: impl FnOnce() -> FollowedResource) -> bool {
+        let Ok(held) = self.0.reserve(uri) else { return false };
         let mut state = self.0.state.lock();
         if state.resources.len() >= MOST_RESOURCES && !state.resources.contains_key(uri) {
             return false;
         }
-        let before = state.resources.insert(uri.to_owned(), followed());
+        let mut followed = followed();
+        followed.held = held;
+        let before = state.resources.insert(uri.to_owned(), followed);
         drop(state);
         drop(before);
         true
@@ -382,10 +393,12 @@ impl Feed {
 
     /// Follows a task under the id that the client knows it by. Returns whether there was room.
     pub(crate) fn follow_task(&self, place: TaskOrigin, tool: String, offered: &str, watch: Watch) -> bool {
+        let Ok(held) = self.0.reserve(offered) else { return false };
         let mut state = self.0.state.lock();
         let room = state.tasks.len() < MOST_RESOURCES || state.tasks.contains_key(&place);
         if room {
-            let task = FollowedTask { offered: offered.to_owned(), tool, watch: Some(watch), state: None };
+            let (offered, watch) = (offered.to_owned(), Some(watch));
+            let task = FollowedTask { offered, tool, watch, state: None, _held: held };
             state.tasks.insert(place, task);
         }
         room
@@ -410,6 +423,12 @@ impl Feed {
 }
 
 impl Inner {
+    /// Reserves the memory for following something, on the account of the principal.
+    fn reserve(&self, name: &str) -> Result<Option<Reservation>, NoRoom> {
+        let Some(principal) = self.principal() else { return Ok(None) };
+        Budget::process().of(principal.id()).reserve(FOLLOWED + NAMES * name.len()).map(Some)
+    }
+
     /// Identifies it among those that exist.
     fn number(&self) -> usize {
         std::ptr::from_ref(self).addr()
