@@ -203,22 +203,30 @@ impl Undo<'_> {
         let broken = |error| FileError::Broken { file: target.file.clone(), error };
         let path = place::path(format, text, target.keys).map_err(broken)?;
         let place = Place { path, name: self.name };
-        let Some(there) = edit::find(format, text, place).map_err(broken)? else { return Ok(None) };
-        if record.is_none() && !is_ours(&there, self.url) {
+        let there = edit::find(format, text, place).map_err(broken)?;
+        if let (None, Some(there)) = (record, &there)
+            && !is_ours(there, self.url)
+        {
             return Err(FileError::Refused(format!(
                 "the entry `{}` in `{}` starts something else, so it stays",
                 self.name,
                 target.file.display()
             )));
         }
-        let added = record.and_then(|record| record.added.as_ref());
-        let taken = record.map(|record| record.taken.as_slice()).unwrap_or_default();
-        let text = moved::with(format, text, path, taken).map_err(broken)?;
-        let mut after = edit::remove(format, &text, place, added).map_err(broken)?;
-        if let Some((record, switch)) = record.zip(moved::switch(client)) {
-            after = moved::switched(format, &after, path, &record.moved, switch, false).map_err(broken)?;
+        // Somebody may have taken our entry out already; what was turned off for it comes back all the same.
+        let mut after = text.to_owned();
+        if let Some(record) = record {
+            after = moved::with(format, &after, path, &record.taken).map_err(broken)?;
+            if let Some(switch) = moved::switch(client) {
+                after =
+                    moved::switched(format, &after, path, &record.moved, switch, false).map_err(broken)?;
+            }
         }
-        Ok(Some((after, ())))
+        if there.is_some() {
+            let added = record.and_then(|record| record.added.as_ref());
+            after = edit::remove(format, &after, place, added).map_err(broken)?;
+        }
+        Ok((after != text).then_some((after, ())))
     }
 
     /// Lets the client's own command take the entry away; says whether it did.

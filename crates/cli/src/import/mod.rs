@@ -349,7 +349,7 @@ fn home(surroundings: Surroundings<'_>) -> Option<&Path> {
     surroundings.variables.get("HOME").map(Path::new)
 }
 
-/// The servers of a text of a client that a configuration has already, each with its name there. Importing them would change
+/// The servers of a text of a client that a configuration has already and that work there, each with its name there. Importing them would change
 /// nothing.
 pub(crate) fn kept(
     client: &'static Client,
@@ -367,7 +367,9 @@ pub(crate) fn kept(
     // Those of one folder are elsewhere in the file.
     servers.retain(|found| found.scope != read::EntryScope::Local);
     let plan = Planner { world, secrets: SecretsChoice::EnvFile, ports: &[] }.plan(&servers, file);
-    let kept = plan.rows.into_iter().filter(|row| row.outcome == plan::Outcome::Kept);
+    // What its client signs in to would not work at the gateway, which does not.
+    let works = |row: &plan::Row| row.sign_in != Some(sign_in::SignIn::Needed);
+    let kept = plan.rows.into_iter().filter(|row| row.outcome == plan::Outcome::Kept && works(row));
     kept.filter_map(|row| Some((row.name, row.server?))).collect()
 }
 

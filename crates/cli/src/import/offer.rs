@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::plan::{Outcome, Plan};
 use super::read::EntryScope;
+use super::sign_in::SignIn;
 use crate::clients::Client;
 use crate::exit::Exit;
 use crate::world::World;
@@ -27,7 +28,8 @@ impl Offer {
                 Outcome::Kept | Outcome::Merged(_) => true,
                 Outcome::Skipped(_) => false,
             };
-            served && !row.is_off && row.scope == EntryScope::User && connect::can_change(row.client)
+            let works = row.sign_in != Some(SignIn::Needed);
+            served && works && !row.is_off && row.scope == EntryScope::User && connect::can_change(row.client)
         });
         for row in twice {
             if !clients.contains(&row.client) {

@@ -128,6 +128,7 @@ impl Planner<'_> {
                 Read::Skipped(reason) => row.outcome = Outcome::Skipped(reason.clone()),
                 Read::Server(server) => {
                     row.transport = Some(transport(&server.entry.launch));
+                    row.sign_in = SignIn::of(&server.entry, server.signs_in);
                     row.is_off = server.entry.disabled.is_some();
                     match own::is_own(&server.entry.launch, self.ports) {
                         true => row.outcome = Outcome::Skipped("it is Bridgehead itself".to_owned()),
@@ -203,7 +204,6 @@ impl Planner<'_> {
         row: &mut Row,
     ) {
         row.remarks.clone_from(&server.remarks);
-        row.sign_in = SignIn::of(&server.entry, server.signs_in);
         if name != found.name {
             let why = match ServerName::adapt(&found.name).as_str() == found.name {
                 true => format!("called `{name}`, because another server is called `{}`", found.name),

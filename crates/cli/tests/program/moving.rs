@@ -113,6 +113,34 @@ async fn servers_that_were_taken_out_come_back() {
     assert!(home.read(CURSOR).contains("// mine"), "{}", home.read(CURSOR));
 }
 
+/// JOIN-2: what was turned off comes back even if somebody has taken the gateway's entry out by hand; and a server that its client
+/// signs in to is not turned off, because the gateway does not.
+#[tokio::test]
+async fn what_was_moved_comes_back_without_our_entry() {
+    let home = Home::new();
+    let text = home.read(CURSOR).replacen(
+        "    \"notes\"",
+        "    \"signed\": {\"url\": \"https://mcp.example.com/\", \"auth\": {\"CLIENT_ID\": \"x\"}},\n    \"notes\"",
+        1,
+    );
+    home.write(CURSOR, &text);
+    let codex = home.read(CODEX);
+    assert_eq!(home.run(&["import", "--yes"]).await.code, Some(0));
+    assert_eq!(home.run(&["connect", "cursor", "codex", "--move"]).await.code, Some(0));
+    let servers = home.servers();
+    assert_eq!(
+        servers.as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["bridgehead", "signed"],
+        "{servers}"
+    );
+    home.write(CURSOR, "{\"mcpServers\": {}}\n");
+    home.write(CODEX, &format!("{codex}enabled = false\n"));
+    let back = home.run(&["disconnect", "--all"]).await;
+    assert_eq!(back.code, Some(0), "{back:?}");
+    assert!(home.servers()["my adder"].is_object() && home.servers()["notes"].is_object(), "{back:?}");
+    assert_eq!(home.read(CODEX), codex);
+}
+
 /// JOIN-2: only what the gateway really has is turned off: not a server of the same name that starts something else, not one that is
 /// off at the gateway, and nothing if it could not be remembered.
 #[tokio::test]
