@@ -311,7 +311,13 @@ impl<'a> Scan<'a> {
             let port = authority[colon + 1..].iter().all(u8::is_ascii_digit);
             let near = &self.bytes[start..(end + URL_LOOK).min(self.bytes.len())];
             let near = &near[..near.iter().take_while(|byte| !ends_url(**byte)).count()];
-            if port || authority.starts_with(b"[") { None } else { memchr::memchr(b'@', near) }
+            if port || authority.starts_with(b"[") {
+                return None;
+            }
+            // The password may hold an `@` too. The host, up to what follows it, holds none.
+            let first = memchr::memchr(b'@', near)?;
+            let host = near[first..].iter().take_while(|byte| !matches!(byte, b'/' | b'?' | b'#')).count();
+            memchr::memrchr(b'@', &near[..first + host])
         });
         let userinfo = start..start + at_sign.unwrap_or_default();
         // A user name alone is no secret. The empty range still says that this is a URL and not a pair.
@@ -607,6 +613,33 @@ mod tests {
             "private_key: -----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\nx",
             "private_key: [redacted]\nx",
         );
+    }
+
+    /// AUD-4: a password in a URL may hold what should have been encoded: `@`, also more than once, and with a slash before it. What
+    /// follows the host is not the password's.
+    #[test]
+    fn a_password_with_an_at_sign_goes() {
+        check("postgres://bob:p@ss@db/x", "postgres://[redacted]@db/x");
+        check("postgres://bob:@p@s@s@db:1/x?a=b@c", "postgres://[redacted]@db:1/x?a=b@c");
+        check("redis://:p/w@ss@db:1/x", "redis://[redacted]@db:1/x");
+        check("redis://:p/w@db/0?mail=a@b", "redis://[redacted]@db/0?mail=a@b");
+        check("see https://bob:a@b@c.example, then d@e", "see https://[redacted]@c.example, then d@e");
+        check(r#"{"url":"https://u:p@q@h/x","n":"a@b"}"#, r#"{"url":"https://[redacted]@h/x","n":"a@b"}"#);
+    }
+
+    /// AUD-4: an encrypted token has five parts, of which the second may be empty, and all of them go.
+    #[test]
+    fn an_encrypted_token_goes_whole() {
+        let header = "eyJhbGciOiJSU0EtT0FFUCIsImVuYyI6IkEyNTZHQ00ifQ";
+        for parts in [
+            "OKOawDo13gRp2ojaHV7LFpZcgV7T.48V1_ALb6US04U3b.5eym8TW_c8SuK0lt.XFBoMYUZodetZdvT",
+            ".48V1.5eym.XFBo",
+        ] {
+            let token = format!("{header}.{parts}");
+            check(&token, MARK);
+            check(&format!("got {token}, then"), "got [redacted], then");
+            check(&format!(r#"{{"id":"{token}"}}"#), r#"{"id":"[redacted]"}"#);
+        }
     }
 
     #[test]
