@@ -8,8 +8,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bridgehead_audit::{
-    AuditSink, CHECKPOINT_FILE, CorrelationId, INTERRUPTED, OnFailure, Payloads, Proof, Signer, StoreOptions,
-    StoreSink, read_checkpoints, segments,
+    AuditSink, CHECKPOINT_FILE, CorrelationId, INTERRUPTED, OnFailure, Payloads, Proof, PublicKey, Signer,
+    StoreOptions, StoreSink, Verifier, read_checkpoints, segments,
 };
 use parking_lot::Mutex;
 
@@ -295,6 +295,70 @@ fn checkpoints_are_published_and_signed() {
         assert!(proof.check(None, Some(proof.checkpoint.head)).is_err());
     }
     assert!(Proof::of(&file, 41).unwrap_err().to_string().contains("no row 41"));
+}
+
+/// AUD-3, FAULT-1: what a killed process left is finished with the key: every checkpoint is signed, the seals too, in the record
+/// and in the file beside it. So is what rests on a segment that was sealed and not yet closed.
+#[test]
+fn what_a_kill_left_is_sealed_with_the_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let (secret, public) = (folder.path().join("secret"), folder.path().join("public"));
+    std::fs::write(&secret, "11".repeat(32)).unwrap();
+    let signer = || Signer::read(&secret).unwrap();
+    std::fs::write(&public, signer().public().to_string()).unwrap();
+    let start = |folder: &std::path::Path| {
+        let mut options = StoreOptions::new(folder);
+        (options.signer, options.segment_bytes, options.checkpoint_rows) = (Some(signer()), 4_000, 4);
+        StoreSink::open(options).unwrap()
+    };
+    let audit = folder.path().join("audit");
+    let sink = start(&audit);
+    let unfinished = enter_of(CorrelationId::mint(), "files__read", "{}");
+    block_on(async {
+        sink.enter(&unfinished).await.unwrap();
+        let mut number = 0;
+        while segments(&audit).len() < 3 {
+            call(&sink, number).await.unwrap();
+            number += 1;
+            assert!(number < 10_000, "no other segment begins");
+        }
+    });
+    // The files as they are now are what a kill leaves; the locks die with the process.
+    let left = folder.path().join("left");
+    std::fs::create_dir(&left).unwrap();
+    for entry in std::fs::read_dir(&audit).unwrap().flatten() {
+        // The keeper may remove a file meanwhile.
+        let _ = std::fs::copy(entry.path(), left.join(entry.file_name()));
+    }
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&told);
+    let mut options = StoreOptions::new(&left);
+    options.signer = Some(signer());
+    options.on_checkpoint = Some(Box::new(move |checkpoint| listener.lock().push(checkpoint.clone())));
+    StoreSink::open(options).unwrap().close();
+
+    let key = PublicKey::read(&public).unwrap();
+    let mut verifier = Verifier::new(Some(PublicKey::read(&public).unwrap()));
+    verifier.read(&segments(&left));
+    let (verified, problems, _) = verifier.finish();
+    assert_eq!(problems, []);
+    assert!(verified.len() >= 3, "{verified:?}");
+    for segment in &verified {
+        assert!(segment.sealed && segment.signed == segment.checkpoints, "{segment:?}");
+    }
+    let seals: Vec<_> = told.lock().iter().filter(|told| told.sealed).cloned().collect();
+    assert!(!seals.is_empty(), "recovery publishes its seals");
+    let beside = read_checkpoints(&left.join(CHECKPOINT_FILE)).unwrap().checkpoints;
+    for checkpoint in beside.iter().chain(&*told.lock()) {
+        assert_eq!(checkpoint.check_signature(Some(&key)), Ok(()), "{checkpoint:?}");
+        assert!(checkpoint.signature.is_some(), "{checkpoint:?}");
+    }
+    let ends: Vec<_> = segments(&left).iter().flat_map(|file| rows(file)).collect();
+    let ended = ends
+        .iter()
+        .find(|row| row.enter.is_some() && row.correlation_id == unfinished.correlation().to_string());
+    assert_eq!(ended.unwrap().outcome.as_deref(), Some(INTERRUPTED));
+    sink.close();
 }
 
 /// AUD-3: a row gets a checkpoint without waiting for a full batch.
