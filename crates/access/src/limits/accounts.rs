@@ -88,6 +88,13 @@ impl Accounts {
         principal.groups().fold(0, |sum: u64, group| sum.wrapping_add(self.hasher.hash_one(group)))
     }
 
+    /// How many sets of groups are remembered of the principal with most.
+    #[cfg(test)]
+    pub(super) fn most_variants(&self) -> usize {
+        let most = |shard: &Mutex<Shard>| shard.lock().known.values().map(|known| known.variants.len()).max();
+        self.shards.iter().filter_map(most).max().unwrap_or_default()
+    }
+
     /// How many principals are remembered.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {

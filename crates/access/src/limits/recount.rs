@@ -197,6 +197,29 @@ mod tests {
         check(folder.path(), &expected);
     }
 
+    /// ACC-5 (case 28): what was given back belongs to a row of the same gateway: rows of two gateways have the same numbers.
+    #[tokio::test]
+    async fn a_refund_is_of_its_own_gateway() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (Recorded::open(folder.path(), TODAY), Recorded::open(folder.path(), TODAY));
+        let at = |recorded: &Recorded, time: &str| recorded.clock.set_wall(time.parse().unwrap());
+        let yesterday = "2026-03-01T23:59:59Z";
+        // The first row of each was charged on the day on which the second row of the other one was.
+        let _open = one.enter("ada", Some(5), Some("a")).await;
+        at(&one, yesterday);
+        let ones = one.enter("ada", Some(40), Some("a")).await;
+        at(&other, yesterday);
+        let others = other.enter("ada", Some(40), Some("a")).await;
+        at(&other, TODAY);
+        let _open_too = other.enter("ada", Some(3), Some("a")).await;
+        at(&one, TODAY);
+        one.exit(ones, true);
+        other.exit(others, true);
+        // The files are read while their gateways run, and a row may still be on its way into them.
+        [one, other].into_iter().for_each(|recorded| recorded.sink.close());
+        check(folder.path(), &[("a", "ada", 8)]);
+    }
+
     /// ACC-5: a segment that cannot be read is left out; a record that does not exist says nothing.
     #[tokio::test]
     async fn a_damaged_segment_is_left_out() {

@@ -207,6 +207,61 @@ fn whom_a_rule_counts() {
     }
 }
 
+/// ACC-5: a listen that a later rule refuses gives back only what it took: it never counted as running.
+#[test]
+fn a_refused_listen_gives_back_no_running_request() {
+    let running = LimitRule { concurrent: NonZeroU32::new(1), ..rule() };
+    let world = World::new(vec![running, LimitRule { rate: rate(2, 60, 2), ..rule() }]);
+    let first = world.ask("ci", &Method::Listen).unwrap();
+    let held = world.call("ci", "say").unwrap();
+    for _ in 0..3 {
+        world.ask("ci", &Method::Listen).unwrap_err();
+    }
+    world.clock.advance(Duration::from_secs(60));
+    let refused = world.refused("ci", "say", Code::RateLimited);
+    assert!(refused.message.contains("1 at once"), "{refused}");
+    drop((first, held));
+    world.ran("ci", "say");
+}
+
+/// ACC-5: a rule on keys does not count whom a proxy names by the same text; each has its own account.
+#[test]
+fn a_principal_is_its_kind_too() {
+    let keys = LimitRule { who: vec![Who::Key("ci".to_owned())], rate: rate(1, 60, 1), ..rule() };
+    let proxied = Principal::new("key:ci", PrincipalKind::Proxy);
+    for key_first in [true, false] {
+        let world = World::new(vec![keys.clone()]);
+        let by_key = || world.ran("ci", "say");
+        if key_first {
+            by_key();
+        }
+        for _ in 0..3 {
+            world.call_by(&proxied, "say").unwrap();
+        }
+        if !key_first {
+            by_key();
+        }
+        world.refused("ci", "say", Code::RateLimited);
+        world.call_by(&proxied, "say").unwrap();
+    }
+}
+
+/// ACC-5: a principal whose tokens name other groups each time takes no more memory than one with a few, and what was counted
+/// stays counted.
+#[test]
+fn sets_of_groups_are_bounded() {
+    let everybody = LimitRule { rate: rate(500, 60, 500), ..rule() };
+    let build = LimitRule { who: vec![Who::Group("build".to_owned())], rate: rate(1, 60, 1), ..rule() };
+    let world = World::new(vec![everybody, build]);
+    let ada = |group: &str| Principal::new("corp/ada", PrincipalKind::Issuer).in_groups([group, "build"]);
+    world.call_by(&ada("first"), "say").unwrap();
+    for number in 0..100 {
+        assert!(world.call_by(&ada(&number.to_string()), "say").is_err(), "{number}");
+    }
+    assert_eq!(world.limits.current.load().accounts.most_variants(), 8);
+    assert!(world.call_by(&ada("first"), "say").is_err(), "forgotten and made again");
+}
+
 /// ACC-5: what is remembered of 10 000 principals takes at most 1 KB each, and idle ones are forgotten.
 #[test]
 fn ten_thousand_principals() {
@@ -295,7 +350,35 @@ fn a_budget_is_spent_and_renewed() {
     clock.set_wall("2026-03-03T00:00:00Z".parse().unwrap());
     world.ran("ci", "big");
     drop(late);
-    world.refused("ci", "big", Code::BudgetExhausted);
+    world.ran("ci", "say");
+    world.ran("ci", "say");
+    world.refused("ci", "say", Code::BudgetExhausted);
+    // Nor does it in the ledger that others read, and back over midnight it is left where it was.
+    World::recorded(vec![budget(7)], folder.path(), "a", &clock).refused("ci", "say", Code::BudgetExhausted);
+}
+
+/// ACC-5: a request that one part of a rule refuses takes nothing of the other part, so that a client that tries again and again
+/// while its requests run has its rate when they have ended.
+#[test]
+fn what_runs_already_costs_no_rate() {
+    let both = LimitRule { rate: rate(3, 60, 3), concurrent: NonZeroU32::new(1), ..rule() };
+    let world = World::new(vec![both]);
+    let running = world.call("ci", "say").unwrap();
+    for _ in 0..10 {
+        let refused = world.refused("ci", "say", Code::RateLimited);
+        assert!(refused.message.contains("1 at once"), "{refused}");
+    }
+    drop(running);
+    world.ran("ci", "say");
+    let running = world.call("ci", "say").unwrap();
+    // Both refuse now, and neither counts.
+    for _ in 0..10 {
+        assert!(world.refused("ci", "say", Code::RateLimited).message.contains("3 in 60 s"));
+    }
+    drop(running);
+    world.clock.advance(Duration::from_secs(20));
+    world.ran("ci", "say");
+    world.refused("ci", "say", Code::RateLimited);
 }
 
 /// ACC-5: a refusal for the budget gives back what other rules took, and one budget what another took.
@@ -408,6 +491,38 @@ fn a_ledger_that_cannot_be_used() {
         PrincipalLimits::new(vec![budget(2)], Costs::default(), Arc::new(clock), Some(record)).unwrap_err();
     let shown = refused.to_string();
     assert!(shown.contains(folder.path().to_str().unwrap()), "{shown}");
+}
+
+/// ACC-5, WALL-9: the files of the ledger are for their owner only, and none is opened through a link. A gateway that finds a link
+/// counts for itself, and leaves alone what the link leads to.
+#[test]
+fn a_ledger_behind_a_link_is_not_used() {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::new());
+    let world = World::recorded(vec![budget(2)], folder.path(), "a", &clock);
+    world.ran("ci", "say");
+    let mut ledger = None;
+    for entry in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+        assert_eq!(entry.metadata().unwrap().mode() & 0o777, 0o600, "{:?}", entry.path());
+        ledger =
+            ledger.or(Some(entry.path()).filter(|path| path.extension().is_some_and(|it| it == "ledger")));
+    }
+    let (outside, ledger) = (tempfile::NamedTempFile::new().unwrap(), ledger.unwrap());
+    let tomorrow = ledger.to_str().unwrap().replace("2026-01-01", "2026-01-02");
+    symlink(outside.path(), &tomorrow).unwrap();
+    clock.advance(Duration::from_secs(86_400));
+    world.ran("ci", "say");
+    world.ran("ci", "say");
+    world.refused("ci", "say", Code::BudgetExhausted);
+    assert_eq!(std::fs::read(outside.path()).unwrap(), b"", "nothing was written through the link");
+    let alive = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let alive = alive.into_iter().find(|path| path.extension().is_some_and(|it| it == "alive")).unwrap();
+    drop(world);
+    std::fs::remove_file(&alive).unwrap();
+    symlink(outside.path(), &alive).unwrap();
+    let record = BudgetRecord { archive: Archive::in_folder(folder.path()), configuration: "a".to_owned() };
+    let again = PrincipalLimits::new(vec![budget(2)], Costs::default(), Arc::new(clock), Some(record));
+    assert!(matches!(again, Err(LimitError::Ledger { .. })));
 }
 
 /// ACC-5: a line that was cut short spoils no other line of the ledger.

@@ -147,7 +147,16 @@ mod tests {
         check(Principal::new("corp/*", PrincipalKind::Issuer), &["corp/*"]);
         check(Principal::new("corp/key:ci", PrincipalKind::Issuer), &["corp/*"]);
         check(Principal::new("other/ada", PrincipalKind::Issuer), &["other/ada"]);
+        check(
+            Principal::new("corp/ada", PrincipalKind::Issuer).in_groups(["other", "build"]),
+            &["group:build", "corp/ada", "corp/*"],
+        );
         check(Principal::new("proxy:ada", PrincipalKind::Proxy), &["proxy:ada"]);
+        check(
+            Principal::new("proxy:ada", PrincipalKind::Proxy).in_groups(["build"]),
+            &["group:build", "proxy:ada"],
+        );
+        check(Principal::named("other").in_groups(["build"]), &["group:build"]);
         check(Principal::new("ada", PrincipalKind::Key), &[]);
         check(Principal::new("key:ci", PrincipalKind::Proxy), &[]);
         check(Principal::new("local", PrincipalKind::Issuer), &[]);

@@ -178,6 +178,31 @@ async fn forged_tokens_cause_no_request() {
     );
 }
 
+/// ACC-2 (case 5): an algorithm that the settings of the issuer do not name is refused, although the key would be good for it:
+/// a key that names no algorithm of its own is for all of its kind.
+#[tokio::test]
+async fn only_named_algorithms_are_accepted() {
+    let issuer = TestIssuer::start().await;
+    let mut signer = Signer::new("one", Algorithm::RS256);
+    signer.public.as_object_mut().unwrap().remove("alg");
+    issuer.publish(&[&signer]);
+    let by = |algorithm| Signer { algorithm, ..signer.clone() }.sign(&claims(&issuer, &json!({})));
+    let (rs, ps) = (by(jsonwebtoken::Algorithm::RS256), by(jsonwebtoken::Algorithm::PS256));
+    for (named, accepted, refused) in [
+        (Algorithm::RS256, &rs, Some(&ps)),
+        (Algorithm::PS256, &ps, Some(&rs)),
+        (Algorithm::ES256, &rs, None),
+    ] {
+        let all = if refused.is_some() { vec![named] } else { vec![named, Algorithm::RS256] };
+        let gate = started(&corp(&issuer, |issuer| issuer.algorithms = all)).await;
+        assert_eq!(gate.bearer(accepted).await.as_deref(), Ok("corp/ada"), "{named:?}");
+        let Some(refused) = refused else { continue };
+        let found = gate.bearer(refused).await;
+        Gate::is_refused(&found, 401, "error=\"invalid_token\"");
+        assert!(found.unwrap_err().reason.contains("algorithm is not accepted"), "{named:?}");
+    }
+}
+
 /// ACC-2 (case 6): a rotated key is found while the gateway runs; a thousand forged key ids cause one request in 30 seconds.
 #[tokio::test]
 async fn keys_rotate() {
@@ -334,9 +359,7 @@ async fn keys_that_move() {
     issuer.publish(&[&signer]);
     let gate = Gate::new(&corp(&issuer, |_| {}));
     let running = tokio::spawn(Arc::clone(&gate.credentials).run(drop));
-    while issuer.asked("/jwks") == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    bridgehead_testkit::until("a request for the keys", || issuer.asked("/jwks") > 0).await;
     running.abort();
     let _ = running.await;
     let document = json!({"issuer": issuer.url, "jwks_uri": format!("{}/moved", issuer.url)});

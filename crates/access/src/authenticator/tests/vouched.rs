@@ -54,6 +54,74 @@ async fn opaque_tokens() {
     assert!(held.validity().has_ended(), "what its holder kept open ends");
 }
 
+/// ACC-2 (case 8): what the holder of a token keeps open ends when the token is revoked, however often it was found good before:
+/// what was opened first, and what was opened after each look.
+#[tokio::test]
+async fn a_revocation_ends_what_was_opened_before_the_last_check() {
+    let issuer = TestIssuer::start().await;
+    issuer.vouch("good", active(&issuer, &json!({"exp": NOW + 3600})));
+    issuer.vouch("other", active(&issuer, &json!({"sub": "eve"})));
+    let gate = Gate::new(&asking(&issuer));
+    let show = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        gate.principal(&[("authorization", &bearer)], from([9; 4].into())).await
+    };
+    let other = show("other").await.unwrap();
+    let mut held = Vec::new();
+    for round in 1..=3 {
+        held.push(show("good").await.unwrap());
+        held.push(show("good").await.unwrap());
+        assert_eq!(issuer.asked("/introspect"), 1 + round, "asked once in 60 s");
+        gate.advance(60);
+    }
+    assert!(held.iter().all(|held| !held.validity().is_revoked()), "a check that it passes ends nothing");
+    issuer.vouch("good", json!({"active": false}));
+    Gate::is_refused(&gate.bearer("good").await, 401, "error=\"invalid_token\"");
+    assert!(held.iter().all(|held| held.validity().is_revoked()), "{:?}", held.len());
+    assert!(!other.validity().is_revoked(), "another token goes on");
+    // A token that is good again, which some issuers allow, begins anew.
+    issuer.vouch("good", active(&issuer, &json!({})));
+    gate.advance(10);
+    let again = show("good").await.unwrap();
+    assert!(!again.validity().is_revoked() && held.iter().all(|held| held.validity().is_revoked()));
+    issuer.vouch("good", json!({"active": false}));
+    gate.advance(60);
+    Gate::is_refused(&gate.bearer("good").await, 401, "error=\"invalid_token\"");
+    assert!(again.validity().is_revoked());
+}
+
+/// ACC-2: a token that its issuer calls inactive counts against the address that shows it, and so does one about which nothing is
+/// known; one that is good but lacks scopes does not, because its holder is no stranger.
+#[tokio::test]
+async fn inactive_tokens_are_throttled() {
+    let issuer = TestIssuer::start().await;
+    let mut settings = asking(&issuer);
+    settings.issuers[0].required_scopes = vec!["use".to_owned()];
+    let gate = Gate::new(&settings);
+    let (eve, ada, tim): (IpAddr, IpAddr, IpAddr) =
+        ([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), [192, 0, 2, 3].into());
+    for number in 0..10 {
+        let found = gate.bearer_from(&format!("bad-{number}"), eve).await;
+        Gate::is_refused(&found, 401, "error=\"invalid_token\"");
+    }
+    assert_eq!(issuer.asked("/introspect"), 10);
+    let found = gate.bearer_from("bad-10", eve).await;
+    Gate::is_refused(&found, 429, "");
+    assert_eq!(found.unwrap_err().retry_after, Some(Duration::from_secs(6)));
+    assert_eq!(issuer.asked("/introspect"), 10, "the issuer is not asked for a throttled address");
+    Gate::is_refused(&gate.bearer_from("bad-9", eve).await, 401, "error=\"invalid_token\"");
+    for number in 0..15 {
+        let token = format!("narrow-{number}");
+        issuer.vouch(&token, active(&issuer, &json!({"scope": "other"})));
+        Gate::is_refused(&gate.bearer_from(&token, ada).await, 403, "insufficient_scope");
+    }
+    issuer.raw_page("/introspect", (500, "application/json", "", String::new()));
+    for number in 0..10 {
+        Gate::is_refused(&gate.bearer_from(&format!("new-{number}"), tim).await, 503, "");
+    }
+    Gate::is_refused(&gate.bearer_from("new-10", tim).await, 429, "");
+}
+
 /// ACC-2 (case 8): a token that its issuer vouches for is still checked: for its audience, its times and its subject.
 #[tokio::test]
 async fn an_issuers_word_is_checked() {
