@@ -551,7 +551,7 @@ impl Gateway {
         inner.changes.send_modify(|generation| *generation += 1);
         inner.feeds.review(
             |principal, uri| !inner.resource_owner(principal, uri).is_nobody(),
-            |principal, server, tool| inner.view(principal).tool_of(server, tool).is_some(),
+            |principal, server, tool| inner.why_no_task(principal, server, tool).is_none(),
         );
     }
 

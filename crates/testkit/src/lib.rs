@@ -35,6 +35,7 @@ pub mod peer;
 mod recorder;
 mod script;
 mod showing;
+mod waiting;
 
 pub use clock::{FakeClock, FrozenClock};
 pub use encryption::Encryption;
@@ -46,3 +47,4 @@ pub use script::{
     Reply, RpcError, SCRIPT_VARIABLE, Script, Tool, Verbatim,
 };
 pub use showing::{as_unprivileged, not_shown};
+pub use waiting::{PATIENCE, found, soon, until};

@@ -135,15 +135,13 @@ impl Peer {
         self.shared.left.load(Ordering::SeqCst)
     }
 
-    /// Waits until the condition holds; fails the test after ten seconds.
+    /// Waits until the condition holds; fails the test if it never does.
     pub async fn until(&self, what: &str, fits: impl Fn(&Self) -> bool) {
-        for _ in 0..1_000 {
-            if fits(self) {
-                return;
-            }
+        let until = std::time::Instant::now() + crate::PATIENCE;
+        while !fits(self) {
+            assert!(std::time::Instant::now() < until, "never: {what}; asked: {:?}", self.asked());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("never: {what}; asked: {:?}", self.asked());
     }
 }
 

@@ -227,6 +227,8 @@ pub enum Behaviour {
     Received,
     /// Adds a tool (or replaces one of that name) and announces the changed list.
     AddTool(Box<Tool>),
+    /// Stops to offer the tool of this name and announces the changed list.
+    RemoveTool(String),
     /// Ends the process at the first call, and answers from then on; the file `marker` remembers that.
     CrashOnce {
         /// Created by the first call.

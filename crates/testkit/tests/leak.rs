@@ -40,9 +40,7 @@ fn a_child_that_lives_or_is_a_zombie_is_found() {
         assert!(left.descriptors.len() >= 2, "at least two pipes: {left}");
 
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-        while check.leftovers().processes[0].1 != 'Z' {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        bridgehead_testkit::until("the end of the mock", || check.leftovers().processes[0].1 == 'Z').await;
         client.wait().await;
         drop(client);
         check.assert_clean().await;

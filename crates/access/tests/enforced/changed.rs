@@ -17,7 +17,7 @@ async fn a_parked_call_that_is_denied_does_not_resume() {
         .tool("red_form", Behaviour::ask("elicitation/create", form))
         .tool("red_tool", Behaviour::Echo);
     let world = World::start(&[("m", mock)], rules());
-    world.gateway.settled().await;
+    world.settled().await;
     let mut ada = Client::new(&user("ada"), MODERN);
     ada.capabilities = json!({"elicitation": {"form": {}}});
     let call = json!({"name": "red_form", "arguments": {}});
@@ -59,7 +59,7 @@ async fn a_parked_call_that_is_denied_does_not_resume() {
 #[tokio::test]
 async fn a_reload_tells_those_whose_view_changed() {
     let world = World::start(&[("m", both())], rules());
-    world.gateway.settled().await;
+    world.settled().await;
     let (ada, eve) = (Client::new(&user("ada"), LEGACY), Client::new(&user("eve"), LEGACY));
     let (hers, other) = (ada.feed(&world), eve.feed(&world));
     for client in [&ada, &eve] {
@@ -117,7 +117,7 @@ async fn a_change_is_told_to_those_who_see_it() {
         .tool("red_grow", Behaviour::AddTool(Box::new(grown)))
         .tool("blue_tool", Behaviour::Echo);
     let world = World::start(&[("m", mock)], rules());
-    world.gateway.settled().await;
+    world.settled().await;
     let (ada, eve) = (Client::new(&user("ada"), LEGACY), Client::new(&user("eve"), LEGACY));
     let (hers, other) = (ada.feed(&world), eve.feed(&world));
     for client in [&ada, &eve] {
@@ -142,7 +142,7 @@ async fn a_feed_follows_the_credential_that_was_shown_last() {
     let members = Who::Group("inner".to_owned());
     let inner = PolicyRule { who: vec![members], resources: on(&["m/red://dir/blue"]), ..rule("ada", 7) };
     let world = World::start(&[("m", both())], vec![all, inner]);
-    world.gateway.settled().await;
+    world.settled().await;
     let (outer, inner) = (user("ada"), user("ada").in_groups(["inner"]));
     let ada = Client::new(&inner, LEGACY);
     let feed = ada.feed(&world);

@@ -93,7 +93,7 @@ fn uses(colour: &str) -> Vec<(&'static str, Value, String)> {
 #[tokio::test]
 async fn two_principals_share_nothing() {
     let world = World::start(&[("m", both())], rules());
-    world.gateway.settled().await;
+    world.settled().await;
     for revision in [LEGACY, MODERN, Revision::V2025_03_26] {
         let clients = [
             ("red", "blue", Client::new(&user("ada"), revision)),
@@ -233,7 +233,7 @@ async fn nothing_else_tells_of_it() {
     });
     let hidden = Mock::legacy().instructions("I am hidden.").tool("x", Behaviour::Echo);
     let world = World::start(&[("m", both()), ("hidden", hidden)], all);
-    world.gateway.settled().await;
+    world.settled().await;
     let initialized = |who: &str| -> Value { world.gateway.initialize(&user(who), LEGACY).decode().unwrap() };
     let ada = initialized("ada").to_string();
     assert!(!ada.contains("blue") && !ada.contains("hidden") && ada.contains("red_prompt"), "{ada}");
@@ -298,6 +298,107 @@ async fn nothing_else_tells_of_it() {
     world.end().await;
 }
 
+/// ACC-3 (case 19): instructions that name something hidden of their server are not shown: a tool, a prompt, a resource or a template,
+/// in any letter case. A longer word, or a name of another server, gives nothing away.
+#[tokio::test]
+async fn instructions_that_name_what_is_hidden() {
+    const ALL: [(&str, &str, bool); 8] = [
+        ("tool", "First call Blue_Tool.", false),
+        ("prompt", "Use the prompt `blue_prompt` then.", false),
+        ("resource", "Read blue://1 at the start.", false),
+        ("template", "Any blue://t/{x} will do.", false),
+        ("longer", "See blue_tools and blue_prompt2 and dark-blue_tool.", true),
+        ("other", "Not blue_thing, that is another server's.", true),
+        ("own", "Call red_tool, get red_prompt, read red://1.", true),
+        ("mine", "Call mine__red_tool, not mine__blue_tool.", false),
+    ];
+    let servers: Vec<_> = ALL.iter().map(|(name, words, _)| (*name, both().instructions(*words))).collect();
+    let mut servers = servers;
+    servers
+        .push(("thing", Mock::legacy().tool("red_x", Behaviour::Echo).tool("blue_thing", Behaviour::Echo)));
+    let all = on(&["*/red*"]);
+    let red = PolicyRule { tools: all.clone(), prompts: all.clone(), resources: all, ..rule("ada", 3) };
+    let world = World::start(&servers, vec![red]);
+    world.settled().await;
+    let told: Value = world.gateway.initialize(&user("ada"), LEGACY).decode().unwrap();
+    let told = told["instructions"].as_str().unwrap();
+    for (name, words, shown) in ALL {
+        assert_eq!(told.contains(words), shown, "{name}: {told}");
+    }
+    world.end().await;
+}
+
+/// ACC-3 (case 18): who may use only prompts, or only resources, of a server that is starting waits for it as long as anybody
+/// else, and is told that it is starting; who may use nothing of it is told nothing.
+#[tokio::test(start_paused = true)]
+async fn a_starting_server_exists_for_whoever_may_use_anything_of_it() {
+    let slow = Mock::legacy().tool("red_tool", Behaviour::Echo).on_initialize(Initialize::Silent);
+    let prompts = PolicyRule { prompts: on(&["m/red*"]), ..rule("ada", 1) };
+    let resources = PolicyRule { resources: on(&["m/red*"]), ..rule("eve", 2) };
+    let tools = PolicyRule { tools: on(&["m/red*"]), ..rule("tim", 3) };
+    let other = PolicyRule { tools: on(&["n/red*"]), ..rule("bob", 4) };
+    let world = World::start_with(&[("m", slow)], vec![prompts, resources, tools, other], |options| {
+        options.servers.iter_mut().for_each(|server| server.request_timeout = Duration::from_secs(20));
+    });
+    let mut told = Vec::new();
+    for who in ["ada", "eve", "tim", "bob"] {
+        let client = Client::new(&user(who), LEGACY);
+        let began = tokio::time::Instant::now();
+        let asked = match who {
+            "ada" => client.ask(&world, "prompts/get", json!({"name": "m__red_prompt"})).await,
+            "eve" => client.ask(&world, "resources/read", json!({"uri": "red://1"})).await,
+            _ => client.ask(&world, "tools/call", json!({"name": "m__red_tool", "arguments": {}})).await,
+        };
+        asked.unwrap_err();
+        let instructions = world.gateway.instructions_for(&user(who));
+        told.push((who, !began.elapsed().is_zero(), instructions.is_some_and(|text| text.contains("`m`"))));
+    }
+    let expected = [("ada", true, true), ("eve", true, true), ("tim", true, true), ("bob", false, false)];
+    assert_eq!(told, expected);
+    world.end().await;
+}
+
+/// ACC-3 (case 19): a server of which a principal sees nothing says nothing to it, although the principal may read its resources:
+/// they are read by their URI, and its instructions and its experimental capabilities are for those who see something of it.
+#[tokio::test]
+async fn a_server_that_only_has_resources_to_read_says_nothing() {
+    let on_its_own = || {
+        Mock::legacy()
+            .capabilities(r#"{"tools":{},"resources":{},"experimental":{"x":{}}}"#)
+            .instructions("Be brief.")
+            .tool("blue_tool", Behaviour::Echo)
+            .replies("resources/list", r#"{"resources":[{"uri":"red://1","name":"r"}]}"#)
+            .replies("resources/templates/list", r#"{"resourceTemplates":[]}"#)
+            .replies("resources/read", r#"{"contents":[]}"#)
+    };
+    let resources = |user, line, uri: &str| PolicyRule { resources: on(&[uri]), ..rule(user, line) };
+    let tools = PolicyRule { tools: on(&["m/green*"]), ..rule("tim", 5) };
+    let rules = vec![resources("ada", 1, "m/green://*"), resources("eve", 3, "m/red://*"), tools];
+    let world = World::start(&[("m", on_its_own())], rules);
+    world.settled().await;
+    for (who, reads, sees) in [("ada", "green://1", false), ("eve", "red://1", true), ("tim", "", false)] {
+        for revision in [LEGACY, MODERN] {
+            let client = Client::new(&user(who), revision);
+            let told = match revision {
+                LEGACY => world.gateway.initialize(&user(who), LEGACY).decode().unwrap(),
+                _ => client.ask(&world, "server/discover", json!({})).await.unwrap(),
+            };
+            assert_eq!(told.to_string().contains("Be brief."), sees, "{who} {told}");
+            assert_eq!(told["capabilities"].get("experimental").is_some(), sees, "{who} {told}");
+            assert_eq!(told["capabilities"].get("resources").is_some(), who != "tim", "{who} {told}");
+            if !reads.is_empty() {
+                client.ask(&world, "resources/read", json!({"uri": reads})).await.unwrap();
+            }
+            let listed = match who {
+                "tim" => Vec::new(),
+                _ => client.list(&world, "resources/list", "resources", "uri").await,
+            };
+            assert_eq!(!listed.is_empty(), sees, "{who} {listed:?}");
+        }
+    }
+    world.end().await;
+}
+
 /// ACC-3, ACC-9 (case 23): a denial leaves its pair, with the code DENIED and the rule; the wire says what it says of unknown names.
 #[tokio::test]
 async fn a_denial_is_recorded_with_its_rule() {
@@ -309,7 +410,7 @@ async fn a_denial_is_recorded_with_its_rule() {
         ..rule("*", 14)
     });
     let world = World::start(&[("m", both())], all);
-    world.gateway.settled().await;
+    world.settled().await;
     let ada = Client::new(&user("ada"), LEGACY);
     let denied = async |method: &str, params: Value| {
         let error = ada.ask(&world, method, params).await.unwrap_err();
@@ -355,7 +456,7 @@ async fn names_of_the_gateway_do_not_matter() {
             options.settings.prefix = prefix;
             options.settings.max_name_length = 10;
         });
-        world.gateway.settled().await;
+        world.settled().await;
         let ada = Client::new(&user("ada"), LEGACY);
         let seen = ada.list(&world, "tools/list", "tools", "name").await;
         assert_eq!(seen.len(), 1, "{seen:?}");
@@ -371,7 +472,7 @@ async fn names_of_the_gateway_do_not_matter() {
 async fn a_missing_scope_is_named() {
     let scopes = vec![(on(&["m/red_tool"]).remove(0), vec!["write".to_owned(), "read".to_owned()])];
     let world = World::start(&[("m", both())], vec![PolicyRule { scopes, ..colour("ada", 3, "red") }]);
-    world.gateway.settled().await;
+    world.settled().await;
     let call = json!({"name": "red_tool", "arguments": {}});
     for (principal, allowed) in [
         (user("ada"), false),

@@ -5,4 +5,5 @@
 mod changed;
 mod hidden;
 mod scale;
+mod tasks;
 mod world;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bridgehead_access::policy::Policy;
 use bridgehead_config::{
@@ -67,9 +66,15 @@ impl World {
         }
     }
 
+    /// Waits until no server is starting any more.
+    #[track_caller]
+    pub(crate) fn settled(&self) -> impl Future<Output = ()> {
+        bridgehead_testkit::soon("the end of all starts", self.gateway.settled())
+    }
+
     pub(crate) async fn end(self) {
         let Self { gateway, leaks, recorder, .. } = self;
-        gateway.stop().await;
+        bridgehead_testkit::soon("the end of the gateway", gateway.stop()).await;
         drop(gateway);
         leaks.assert_clean().await;
         recorder.assert_paired();
@@ -122,7 +127,9 @@ impl Client {
     /// The result, or the whole error.
     pub(crate) async fn ask(&self, world: &World, method: &str, params: Value) -> Result<Value, Value> {
         let request = self.request(method, params, None);
-        match world.gateway.answer(&self.caller(), &request, None).await {
+        let caller = self.caller();
+        let answer = world.gateway.answer(&caller, &request, None);
+        match bridgehead_testkit::soon(&format!("the answer to {method}"), answer).await {
             Ok(result) => Ok(result.to_raw().decode().unwrap()),
             Err(error) => Err(error.body().decode().unwrap()),
         }
@@ -189,8 +196,9 @@ pub(crate) fn colour(user: &str, line: usize, colour: &str) -> PolicyRule {
     PolicyRule { tools: all.clone(), prompts: all.clone(), resources: all, ..rule(user, line) }
 }
 
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), what).await.unwrap()
+#[track_caller]
+pub(crate) fn soon<T>(what: impl Future<Output = T>) -> impl Future<Output = T> {
+    bridgehead_testkit::soon("what follows here", what)
 }
 
 pub(crate) fn decoded(message: &Bytes) -> Value {

@@ -14,7 +14,7 @@ use bridgehead_wire::{Code, Era, Object, Raw, RpcError, Spliced, code};
 use bytes::Bytes;
 
 use super::{Keep, named, said};
-use crate::access::{Action, Principal, Thing};
+use crate::access::{Action, Decision, Principal, Thing};
 use crate::caller::{Caller, ClientRequest, ProgressSink};
 use crate::catalog::Route;
 use crate::catalog::items::Owner;
@@ -52,7 +52,7 @@ impl Gateway {
         let offered = named(&request.params, ID, "task")?;
         let (inner, principal) = (self.inner(), &caller.principal);
         let opened = inner.parks.open_task(principal.as_str(), &offered);
-        let denied = opened.as_ref().and_then(|task| inner.why_no_task(principal, task));
+        let denied = opened.as_ref().and_then(|task| inner.why_no_task(principal, &task.server, &task.tool));
         let found = opened.filter(|_| denied.is_none()).and_then(|task| {
             let owner = inner.catalog.load().owner(&task.server)?;
             Some((owner, task.own))
@@ -119,7 +119,7 @@ impl Gateway {
     /// does not support tasks.
     pub(crate) fn watch_task(&self, caller: &Caller, offered: &str) -> Option<(TaskOrigin, String, Watch)> {
         let task = self.inner().parks.open_task(caller.principal.as_str(), offered)?;
-        if self.inner().why_no_task(&caller.principal, &task).is_some() {
+        if self.inner().why_no_task(&caller.principal, &task.server, &task.tool).is_some() {
             return None;
         }
         let OpenedTask { server, tool, own } = task;
@@ -132,14 +132,18 @@ impl Gateway {
 }
 
 impl Inner {
-    /// Why a task does not exist for its principal any more: the principal may not call the tool now.
-    fn why_no_task(&self, principal: &Principal, task: &OpenedTask) -> Option<String> {
-        if self.view(principal).tool_of(&task.server, &task.tool).is_some() {
+    /// Why a task does not exist for its principal any more: the principal may not call the tool now. A tool that its server
+    /// has stopped to offer is decided by its name: what it was besides is not known.
+    pub(crate) fn why_no_task(&self, principal: &Principal, server: &str, tool: &str) -> Option<String> {
+        if self.view(principal).tool_of(server, tool).is_some() {
             return None;
         }
-        self.why_denied(principal, Action::Call, |whole| {
-            whole.tool_of(&task.server, &task.tool).map(|route| route.thing())
-        })
+        let authorizer = self.views.authorizer()?;
+        let whole = self.catalog.load();
+        let by_name = Thing { server: Some(server), name: tool, read_only: false };
+        let thing = whole.tool_of(server, tool).map_or(by_name, |route| route.thing());
+        let denied = authorizer.decide(principal, Action::Call, thing) == Decision::Deny;
+        denied.then(|| authorizer.why_denied(principal, Action::Call, thing))
     }
 
     /// The same for a task that was followed before its server was replaced.

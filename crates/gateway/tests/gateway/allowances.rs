@@ -52,7 +52,7 @@ async fn a_request_takes_from_what_its_principal_may_do() {
         options.limiter = Some(used);
         options.servers[0].cancel_grace = Duration::from_millis(50);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let legacy = Revision::V2025_11_25;
 
     let running = {
@@ -129,7 +129,7 @@ async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
         options.servers[0].queue = queue;
         options.servers[0].cancel_grace = Duration::ZERO;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let last = || {
         let (enters, exits) = (fixture.recorder.enters(), fixture.recorder.exits());
         let about = &enters.last().unwrap().call().about;
@@ -211,7 +211,7 @@ async fn a_call_that_is_cancelled_while_it_is_recorded_costs_nothing() {
         options.limiter = Some(limiter);
         options.audit = Arc::new(record);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     {
         let calling = fixture.call("say", json!({}));
         tokio::pin!(calling);

@@ -89,7 +89,7 @@ async fn lists_wait_a_while_and_changes_are_announced() {
         "quick, and our own"
     );
     changes.mark_unchanged();
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     changes.changed().await.unwrap();
     let late: Value = fixture.ask(MODERN, "tools/list", json!({})).await.unwrap().decode().unwrap();
     assert_eq!(late["tools"].as_array().unwrap().len(), 4);
@@ -147,7 +147,7 @@ async fn an_early_list_is_completed_later() {
     changes.mark_unchanged();
     std::fs::write(&gate, "").unwrap();
     changes.changed().await.unwrap();
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     assert_eq!(fixture.names().await, ["quick__a", "slow__b", "late__c", "server_ping", "server_health"]);
     let complete = "#### MCP Server: quick\n\nBe quick.".to_owned();
     assert_eq!((discovered().await, initialized()), (complete.clone(), complete));
@@ -240,7 +240,7 @@ fn failing_first(options: &mut Options, folder: &std::path::Path, failures: usiz
 async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::start(&[("m", mock(&["a"]))], |options| failing_first(options, folder.path(), 4));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let state = fixture.gateway.upstreams()[0].state();
     assert!(matches!(state, UpstreamState::Restarting(_)), "it failed at first: {state:?}");
     fixture.call("a", json!({})).await.unwrap();
@@ -251,7 +251,7 @@ async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
         failing_first(options, folder.path(), usize::MAX);
         options.servers[0].request_timeout = Duration::from_millis(300);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let began = tokio::time::Instant::now();
     let error = fixture.call("a", json!({})).await.unwrap_err();
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
@@ -284,7 +284,7 @@ fn dying() -> Mock {
 #[tokio::test]
 async fn a_lost_server_comes_back() {
     let fixture = Fixture::start(&[("m", dying())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let names = fixture.names().await;
     let error = fixture.call("die", json!({})).await.unwrap_err();
     assert_eq!(
@@ -315,7 +315,7 @@ async fn safe_calls_are_sent_again() {
         let fixture = Fixture::start(&[("m", Mock::legacy().full_tool(tool))], |options| {
             options.servers[0].retry = retry;
         });
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let outcome = fixture.call("once", json!({})).await;
         assert_eq!(outcome.is_ok(), repeated, "{retry:?} {annotations} {outcome:?}");
         fixture.end().await;
@@ -330,7 +330,7 @@ async fn a_call_may_not_outlast_the_restart() {
     let fixture = Fixture::start(&[("m", dying())], |options| {
         options.servers[0].request_timeout = Duration::from_millis(200);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for _ in 0..2 {
         fixture.call("die", json!({})).await.unwrap_err();
         let mut state = fixture.gateway.upstreams()[0].watch();
@@ -352,7 +352,7 @@ async fn a_call_may_not_outlast_the_restart() {
 #[tokio::test]
 async fn a_server_that_is_not_restarted_is_named() {
     let fixture = Fixture::start(&[("m", dying())], |options| options.servers[0].restart = false);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut changes = fixture.gateway.catalog_changes();
     fixture.call("die", json!({})).await.unwrap_err();
     changes.changed().await.unwrap();
@@ -434,7 +434,7 @@ async fn tools_and_schemas_from_memory() {
     let later = Tool::new("later", Behaviour::Echo).input_schema(schema.clone());
     let grow = Mock::legacy().tool("grow", Behaviour::AddTool(Box::new(later)));
     let fixture = Fixture::start(&[("m", grow)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let names =
         || -> Vec<String> { fixture.gateway.list_tools().iter().map(|tool| tool.name.to_string()).collect() };
     assert_eq!(names(), ["grow", "server_ping", "server_health"]);
@@ -463,7 +463,7 @@ async fn instructions_of_the_servers() {
     let text = "#### MCP Server: saw\n\nFor wood.\n\n##### Tool: saw__cut\n\nMeasure twice.\n\n\
                 #### MCP Server: modern\n\n##### Tool: modern__meta\n\nLook \"up\".";
     let fixture = Fixture::start(&servers, |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     assert_eq!(fixture.gateway.instructions().as_deref(), Some(text));
     let shaken: Value = fixture.gateway.initialize(&Principal::local(), LEGACY).decode().unwrap();
     assert_eq!(

@@ -73,7 +73,7 @@ async fn codes_of_servers_that_run() {
         options.servers[0].restart = false;
         options.servers[1].queue = Queue { name: None, concurrency: 1, max_waiting: 0 };
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let unknown = Row {
         tool: "m__nobody",
         code: "PROVIDER_TOOL_UNKNOWN",
@@ -121,7 +121,7 @@ async fn codes_of_servers_that_never_came_up() {
         // The server has no memory limit, so this requirement cannot be met.
         options.servers[2].require = vec![Requirement::MemoryHard];
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (server, tool, code, retryable) in [
         ("old", "old__a", "PROVIDER_INIT_FAILED", false),
         ("broken", "broken__a", "mcp_restart_in_progress", true),
@@ -139,7 +139,7 @@ async fn codes_of_servers_that_never_came_up() {
 #[tokio::test]
 async fn the_code_of_a_call_that_cannot_be_recorded() {
     let fixture = Fixture::start(&[("m", Mock::legacy().tool("echo", Behaviour::Echo))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.recorder.fail_enter(true);
     let row = Row {
         tool: "echo",
@@ -166,7 +166,7 @@ async fn codes_that_a_model_sees() {
     let fixture = Fixture::start(&[("m", Mock::legacy().full_tool(theirs))], |options| {
         options.tools.extend([failing, own]);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (tool, code, is_ours) in [
         ("failing", "HANDLER_ERROR", true),
         ("own", "INVALID_PARAMS", true),

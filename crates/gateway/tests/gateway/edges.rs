@@ -80,7 +80,7 @@ async fn a_call_that_finds_its_server_stopped_is_not_made() {
             .tools
             .insert("slow".to_owned(), ToolOverride { lock: Some(true), ..ToolOverride::default() });
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let call = |gateway: Gateway| {
         tokio::spawn(async move {
             let params = json!({"name": "slow", "arguments": {}});
@@ -166,9 +166,7 @@ async fn a_cancelled_call_leaves_its_pair_at_a_failing_sink() {
         call.abort();
         let _ = call.await;
     }
-    while fixture.recorder.exits().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    bridgehead_testkit::until("the ends of both calls", || fixture.recorder.exits().len() >= 2).await;
     assert!(fixture.recorder.exits().iter().all(|exit| matches!(exit.outcome(), Outcome::Cancelled)));
     assert_eq!(fixture.recorder.enters().len(), 2);
     fixture.end().await;

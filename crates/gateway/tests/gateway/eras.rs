@@ -51,7 +51,7 @@ fn text(result: &Raw) -> String {
 #[tokio::test]
 async fn a_modern_client_answers_a_modern_server() {
     let (fixture, _served) = fixture(Era::Modern);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let capabilities = json!({"elicitation": {"form": {}, "url": {}}, "roots": {}});
     for server in ["near", "far"] {
         let tool = format!("{server}__ask");
@@ -87,7 +87,7 @@ async fn a_modern_client_answers_a_modern_server() {
 #[tokio::test]
 async fn a_missing_capability_keeps_its_meaning() {
     let (fixture, _served) = fixture(Era::Modern);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for server in ["near", "far"] {
         let tool = format!("{server}__ask");
         let error = call(&fixture, &tool, json!({"arguments": {"x": 1}}), json!({})).await.unwrap_err();
@@ -111,7 +111,7 @@ fn is_refused(error: &Value) {
 #[tokio::test]
 async fn questions_without_a_capable_client_are_refused() {
     let (fixture, _served) = fixture(Era::Modern);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for server in ["near", "far"] {
         let error = fixture.call(&format!("{server}__bare"), json!({})).await.unwrap_err();
         assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{error}");
@@ -132,7 +132,7 @@ async fn questions_without_a_capable_client_are_refused() {
 #[tokio::test]
 async fn questions_of_the_wrong_era_are_refused() {
     let (fixture, _served) = fixture(Era::Legacy);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for server in ["near", "far"] {
         let bare = format!("{server}__bare");
         is_refused(&call(&fixture, &bare, json!({}), json!({"elicitation": {}})).await.unwrap_err());

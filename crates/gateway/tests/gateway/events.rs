@@ -49,9 +49,7 @@ async fn every_outcome_is_told_once() {
         call.abort();
         let _ = call.await;
     }
-    while fixture.recorder.exits().len() < 5 {
-        tokio::task::yield_now().await;
-    }
+    bridgehead_testkit::until("the ends of both calls", || fixture.recorder.exits().len() >= 5).await;
     let events = drain(&mut told);
     let exits: HashMap<_, _> = fixture
         .recorder
@@ -81,7 +79,7 @@ async fn the_life_of_a_server_is_told() {
         Mock::legacy().tool("die", Behaviour::Crash(Crash::Exit { status: 3 })).tool("a", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |_| ());
     let mut told = fixture.gateway.events().subscribe(256);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("die", json!({})).await.unwrap_err();
     fixture.call("a", json!({})).await.unwrap();
     let events = drain(&mut told);
@@ -144,7 +142,7 @@ async fn an_outcome_tells_what_the_client_is_told() {
             .tools
             .insert("hang".to_owned(), ToolOverride { limits, ..ToolOverride::default() });
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let filter = Filter { topics: vec!["provider.mcp.tool".to_owned()], server: None };
     let mut told = fixture.gateway.events().subscribe_to(filter, 64);
     for (tool, arguments, failed) in [

@@ -141,7 +141,7 @@ async fn turns_are_fair_and_always_given_back() {
 async fn upstream_tools_run_side_by_side() {
     let mock = Mock::legacy().tool("slow", Behaviour::Echo.after(150)).tool("echo", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let started = std::time::Instant::now();
     let calls = (0..10).map(|_| fixture.call("slow", json!({})));
     for result in futures_util::future::join_all(calls).await {
@@ -161,7 +161,7 @@ async fn an_upstream_tool_can_be_locked() {
     let fixture = Fixture::start(&[("m", mock)], |options| {
         options.servers[0].tools.entry("hang".to_owned()).or_default().lock = Some(true);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let fixture = Arc::new(fixture);
     let calls: Vec<_> = (0..2)
         .map(|_| {
@@ -220,7 +220,7 @@ async fn arguments_are_checked_against_the_schema() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let mock = Mock::legacy().full_tool(Tool::new("strict", Behaviour::Echo).input_schema(schema));
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("strict", json!({"n": 1})).await.unwrap();
     let refused = fixture.call("strict", json!({"n": "x"})).await.unwrap();
     assert!(refused.get("structuredContent").is_none());
@@ -311,7 +311,7 @@ async fn the_record_has_the_details_of_errors() {
     let refusal = Behaviour::Error(RpcError::new(-32050, "no").data(r#"{"n":3}"#));
     let mock = Mock::legacy().tool("refusing", refusal).tool("plain", Behaviour::error(-32051, "no"));
     let fixture = Fixture::start(&[("m", mock)], with_tool(failing));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("bad", json!({})).await.unwrap();
     fixture.call("bad", json!({"n": 1})).await.unwrap();
     fixture.call("refusing", json!({})).await.unwrap_err();
@@ -359,9 +359,7 @@ async fn every_call_leaves_one_pair() {
         call.abort();
         let _ = call.await;
     }
-    while fixture.recorder.exits().len() < 5 {
-        tokio::task::yield_now().await;
-    }
+    bridgehead_testkit::until("the ends of both calls", || fixture.recorder.exits().len() >= 5).await;
     let outcomes: Vec<_> = fixture
         .recorder
         .exits()
@@ -389,7 +387,7 @@ async fn every_call_leaves_one_pair() {
 async fn one_id_through_everything() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("received", Behaviour::Received);
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let id = CorrelationId::mint().to_string();
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let meta = json!({"bridgehead/correlationId": id, "traceparent": traceparent, "acme/x": [1]});
@@ -488,7 +486,7 @@ async fn time_is_restarted_by_progress_and_capped() {
         options.servers[0].request_timeout = Duration::from_millis(200);
         options.servers[0].max_total = Duration::from_millis(2_000);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let error = fixture.call("hang", json!({})).await.unwrap_err();
     assert_eq!(
         (error["data"]["code"].as_str(), error["data"]["mayHaveRun"].as_bool()),
@@ -520,7 +518,7 @@ async fn progress_does_not_extend_a_call_for_ever() {
         options.servers[0].request_timeout = Duration::from_millis(150);
         options.servers[0].max_total = Duration::from_millis(300);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let (sink, _progress) = ProgressSink::channel(1024);
     let params = json!({"name": "steps", "arguments": {}, "_meta": {"progressToken": 7}});
     let error = fixture.ask_with(LEGACY, "tools/call", params, Some(sink)).await.unwrap_err();
@@ -577,7 +575,7 @@ async fn results_pass_byte_for_byte() {
     let text = r#"{"z":1.0e0, "content":[{"type":"future_block","b":0.10,"a":"\u00e4"}],"structuredContent":{"big":123456789012345678901234567890}}"#;
     let mock = Mock::legacy().tool("raw", Behaviour::raw_result(text));
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let params = json!({"name": "raw", "arguments": {}});
     let result: Raw = fixture.ask(LEGACY, "tools/call", params).await.unwrap();
     let rest = &result.as_str()[result.as_str().find("},").unwrap() + 2..];
@@ -590,7 +588,7 @@ async fn results_pass_byte_for_byte() {
 async fn line_breaks_in_a_request_do_no_harm() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let params = Raw::literal("{\r\n  \"name\": \"echo\",\n  \"arguments\": {\n    \"a\": [1,\n2]\n  }\n}");
     let result: Value =
         ask_raw(&fixture.gateway, LEGACY, "tools/call", &params, None).await.unwrap().decode().unwrap();
@@ -630,7 +628,7 @@ async fn results_against_their_schema() {
         options.servers[1].output = Output::Report;
         options.servers[2].output = Output::Enforce;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut told = Vec::new();
     for name in names {
         for tool in ["good", "bad", "none", "failing", "refusing", "asking", "broken", "free"] {

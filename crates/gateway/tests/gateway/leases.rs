@@ -23,7 +23,7 @@ fn asking() -> Mock {
 
 async fn fixture(change: impl FnOnce(&mut ServerConfig)) -> Fixture {
     let fixture = Fixture::start(&[("near", asking())], |options| change(&mut options.servers[0]));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture
 }
 
@@ -158,7 +158,7 @@ async fn a_server_that_asks_is_told_what_its_clients_declared() {
     let folder = tempfile::tempdir().unwrap();
     let said = folder.path().join("said");
     let fixture = Fixture::start(&[("near", asking().transcript(&said))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut client = Client::new(EVERYTHING);
     let some = Client::new(r#"{"elicitation":{}}"#);
     let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
@@ -216,7 +216,7 @@ async fn questions_without_a_call_are_refused() {
         r#"{"jsonrpc":"2.0","id":"early","method":"sampling/createMessage","params":{"messages":[]}}"#;
     let mock = asking().after_initialized(unasked).transcript(&said);
     let fixture = Fixture::start(&[("near", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let answered = |id: &str| {
         let said = std::fs::read_to_string(&said).unwrap();
         said.lines().any(|line| line.contains(&format!(r#""id":{id}"#)) && line.contains(r#""code":-32601"#))
@@ -315,7 +315,7 @@ async fn modern_clients_with_roots_keep_their_process() {
     let folder = tempfile::tempdir().unwrap();
     let said = folder.path().join("said");
     let fixture = Fixture::start(&[("near", keeping(&said))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let (a, b) = (json!([{"uri": "file:///a", "name": "a"}]), json!([{"uri": "file:///b"}]));
     let shared = pid(&fixture.call("pid", json!({})).await.unwrap());
     let first = pid_with_roots(&fixture, "one", &a).await;
@@ -345,7 +345,7 @@ async fn kept_processes_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let said = folder.path().join("said");
     let fixture = Fixture::start(&[("near", keeping(&said))], |options| options.servers[0].max_leases = 1);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let (a, b) = (json!([{"uri": "file:///a"}]), json!([{"uri": "file:///b"}]));
     let first = pid_with_roots(&fixture, "one", &a).await;
     let second = pid_with_roots(&fixture, "one", &b).await;
@@ -364,7 +364,7 @@ async fn configured_roots_ask_nobody() {
     let fixture = Fixture::start(&[("near", keeping(&said))], |options| {
         options.servers[0].roots = Some(bridgehead_config::Roots::of(["file:///fixed".to_owned()]));
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let fixed = r#"{"roots":[{"uri":"file:///fixed"}]}"#;
     until(|| std::fs::read_to_string(&said).unwrap().contains(&format!(r#""id":"first","result":{fixed}"#)))
         .await;
@@ -394,7 +394,7 @@ async fn changed_roots_are_told_to_the_servers_of_the_session() {
     let fixture = Fixture::start(&[("near", asking().transcript(&said))], |options| {
         options.servers[0].isolation = Isolation::Session;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let told = || {
         let said = std::fs::read_to_string(&said).unwrap();
         said.matches("notifications/roots/list_changed").count()

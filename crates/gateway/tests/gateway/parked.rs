@@ -225,7 +225,7 @@ async fn questions_come_together_and_in_rounds() {
 async fn a_state_is_good_for_one_request_of_one_client_once() {
     let (_folder, said) = transcript();
     let fixture = near(&said, |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "form").await;
@@ -259,7 +259,7 @@ async fn a_state_is_good_for_one_request_of_one_client_once() {
 async fn two_answer_one_question() {
     let (_folder, said) = transcript();
     let fixture = near(&said, |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let asked = client.ask(&fixture.gateway, "form").await;
     let answer = || client.answer(&fixture.gateway, "form", &asked, answers(&asked));
@@ -277,7 +277,7 @@ async fn two_answer_one_question() {
 async fn answers_are_matched_with_questions() {
     let (_folder, said) = transcript();
     let fixture = near(&said, |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "three").await;
@@ -319,7 +319,7 @@ async fn answers_are_matched_with_questions() {
 #[tokio::test]
 async fn the_end_of_a_parked_call_is_kept() {
     let fixture = Fixture::start(&[("near", asking())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "form").await;
@@ -338,7 +338,7 @@ async fn the_end_of_a_parked_call_is_kept() {
 
     let peer = Peer::start(script).await;
     let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let asked = client.ask(&fixture.gateway, "hurries").await;
     until(|| fixture.recorder.exits().len() == 1).await;
     let done = client.answer(&fixture.gateway, "hurries", &asked, answers(&asked)).await.unwrap();
@@ -381,7 +381,7 @@ async fn a_client_that_never_comes_back() {
     let (_folder, said) = transcript();
     let patience = Duration::from_millis(300);
     let fixture = near(&said, |options| options.servers[0].question_timeout = patience);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     // Each client can be asked only one kind of question, so that a question's call is unambiguous.
     let client = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
     let other = Client { capabilities: json!({"sampling": {}}), ..Client::new() };
@@ -409,7 +409,7 @@ async fn abandoned_questions_give_their_leases_back() {
         options.servers[0].interactive = bridgehead_config::Interactive::Exclusive;
         options.servers[0].question_timeout = Duration::from_secs(5);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let (client, gateway) = (Client::new(), &fixture.gateway);
     let leased = || gateway.upstreams()[0].leased();
     // All processes are started before the time counts.
@@ -448,7 +448,7 @@ async fn abandoned_questions_give_their_leases_back() {
 async fn leaving_during_a_later_round_cancels() {
     let peer = Peer::start(hanging).await;
     let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let asked = client.ask(&fixture.gateway, "asks").await;
     {
@@ -516,7 +516,7 @@ async fn a_capability_that_is_missing() {
 #[tokio::test]
 async fn progress_follows_the_requests() {
     let fixture = Fixture::start(&[("near", asking())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let (sink, mut notes) = ProgressSink::channel(8);
     let client = Client { progress: Some(sink), ..Client::new() };
     let asked = client.ask(&fixture.gateway, "reports").await;
@@ -531,7 +531,7 @@ async fn progress_follows_the_requests() {
 #[tokio::test]
 async fn a_gateway_that_stops_leaves_nothing_parked() {
     let fixture = Fixture::start(&[("near", asking())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     Client { capabilities: json!({"elicitation": {}}), ..Client::new() }.ask(&fixture.gateway, "form").await;
     Client { capabilities: json!({"roots": {}}), ..Client::new() }.ask(&fixture.gateway, "roots").await;
     assert_eq!(fixture.gateway.parked(), 2);
@@ -544,7 +544,7 @@ async fn a_gateway_that_stops_leaves_nothing_parked() {
 
     let peer = Peer::start(hanging).await;
     let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let asked = client.ask(&fixture.gateway, "asks").await;
     let waiting = client.answer(&fixture.gateway, "asks", &asked, answers(&asked));
@@ -569,7 +569,7 @@ async fn a_page_that_has_to_be_visited_first() {
         bridgehead_testkit::RpcError::new(-32042, "sign in first").data(json!({"elicitations": [page]}));
     let mock = Mock::legacy().tool("locked", Behaviour::Error(error));
     let fixture = Fixture::start(&[("near", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "locked").await;
@@ -628,7 +628,7 @@ async fn what_older_clients_get() {
     .extra("icons", "[]")
     .extra("execution", r#"{"taskSupport":"optional"}"#);
     let fixture = Fixture::start(&[("near", Mock::legacy().full_tool(tool))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (revision, members, structured) in [
         (Revision::V2024_11_05, vec!["name", "inputSchema"], false),
         (Revision::V2025_03_26, vec!["name", "inputSchema", "annotations"], false),
@@ -672,7 +672,7 @@ async fn a_thousand_parked_calls_take_little() {
     const CALLS: usize = 1000;
     let served = asking().serve(Carrier::Http);
     let fixture = Fixture::start(&[], |options| options.servers.push(at("far", &served.url())));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let gateway = &fixture.gateway;
     let asked = client.ask(gateway, "form").await;
@@ -707,7 +707,7 @@ async fn a_parked_call_keeps_its_turn() {
         server.tools.entry("form".to_owned()).or_default().lock = Some(true);
         server.max_total = Duration::from_secs(4);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new();
     let asked = client.ask(&fixture.gateway, "form").await;
     let late = client.call(&fixture.gateway, "form", json!({})).await.unwrap_err();

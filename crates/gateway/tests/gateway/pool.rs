@@ -87,7 +87,7 @@ async fn an_unused_server_sleeps_until_it_is_called() {
     let fixture = Fixture::start(&[("m", mock().tool("slow", slow))], |options| {
         options.servers[0].idle_timeout = Some(Duration::from_millis(100));
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let changes = fixture.gateway.catalog_changes();
     let session = Session::new();
     let first = fixture.call_as(&session, MODERN, "slow").await.unwrap();
@@ -364,7 +364,7 @@ async fn a_lazy_server_that_does_not_start() {
     fixture.gateway.stop().await;
     std::fs::remove_file(&program).unwrap();
     fixture.gateway.start();
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     assert_eq!(fixture.gateway.status().upstreams[0].catalog, Some("cached"));
     let error = fixture.call("pid", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], "mcp_restart_failed", "{error}");
@@ -430,7 +430,7 @@ async fn a_call_is_given_up_whoever_runs_it() {
             || std::fs::read_to_string(&said).unwrap_or_default().matches(r#""method":"ping""#).count();
         let mock = mock.clone().transcript(&said);
         let fixture = Fixture::start(&[("m", mock)], |options| options.servers[0].isolation = isolation);
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let [mine, theirs] = [Session::new(), Session::new()];
         let call = |session: &Session, tool: &'static str| {
             let (gateway, session) = (fixture.gateway.clone(), session.clone());

@@ -263,7 +263,7 @@ async fn a_call_that_ends_takes_its_question_along() {
         shared(&mut server);
         options.servers.push(server);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (server, said) in [("stdio", &near), ("http", &transcript)] {
         let mut client = Client::new(EVERYTHING);
         let call = client.call(&fixture.gateway, &format!("{server}__form"));
@@ -332,7 +332,7 @@ fn script(asked: &Asked) -> Vec<Part> {
 async fn a_server_changes_its_mind() {
     let peer = Peer::start(script).await;
     let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut client = Client::new(r#"{"roots":{}}"#);
     let call = client.call(&fixture.gateway, "takes_back");
     let [first, taken_back, second] = [client.next().await, client.next().await, client.next().await];

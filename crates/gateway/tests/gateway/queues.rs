@@ -22,10 +22,9 @@ fn call(gateway: &Gateway, tool: &'static str) -> JoinHandle<Result<Value, Value
     })
 }
 
-async fn until(gateway: &Gateway, seen: impl Fn(&Value) -> bool) {
-    while !seen(&gateway.health()) {
-        tokio::task::yield_now().await;
-    }
+#[track_caller]
+fn until(gateway: &Gateway, seen: impl Fn(&Value) -> bool) -> impl Future<Output = ()> {
+    bridgehead_testkit::until("what the health should show", move || seen(&gateway.health()))
 }
 
 fn narrow(name: Option<&str>, max_waiting: usize) -> Queue {

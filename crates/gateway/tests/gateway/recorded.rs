@@ -47,7 +47,7 @@ async fn a_sink_gets_the_whole_call() {
         options.clock = Arc::new(clock.clone());
         options.tools.push(slow);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     clock.advance(Duration::from_secs(5));
     clock.set_wall("1999-01-01T00:00:00Z".parse().unwrap());
     let before = bridgehead_call::Clock::monotonic(&clock);
@@ -121,7 +121,7 @@ async fn the_health_is_told_whole() {
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("say", Behaviour::IsError("no".to_owned()));
     let hang = NativeTool::new("hang", "", json!({"type": "object"}), |_, _| std::future::pending());
     let fixture = Fixture::start(&[("m", mock)], |options| options.tools.push(hang));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("echo", json!({})).await.unwrap();
     fixture.call("say", json!({})).await.unwrap();
     fixture.call("nobody", json!({})).await.unwrap_err();
@@ -216,7 +216,7 @@ async fn every_surface_is_recorded() {
                 options.also_recorded = asked().iter().map(|(method, ..)| *method).collect();
             }
         });
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let mut expected = Vec::new();
         for (method, params, subject, server) in asked() {
             fixture.ask(Revision::V2025_11_25, method, params).await.unwrap();
@@ -249,7 +249,7 @@ async fn every_surface_is_recorded() {
 #[tokio::test]
 async fn refusals_of_every_surface_are_recorded() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let cases = [
         ("prompts/get", r#"{"name":"other"}"#, "other", "PROVIDER_TOOL_UNKNOWN"),
         ("prompts/get", r#"{"name":"plan","arguments":{"n":"1","n":"2"}}"#, "plan", "-32602"),
@@ -272,7 +272,7 @@ async fn refusals_of_every_surface_are_recorded() {
 #[tokio::test]
 async fn a_subscription_is_recorded_while_it_lasts() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let session = Session::new();
     let ask = async |session: &Session, method: &str| {
         ask_as(&fixture, session, method, r#"{"uri":"a://r"}"#).await.unwrap();
@@ -303,7 +303,7 @@ async fn a_subscription_is_recorded_while_it_lasts() {
 #[tokio::test]
 async fn a_prompt_is_told_on_the_bus() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut told = fixture.gateway.events().subscribe(16);
     ask_as(&fixture, &Session::new(), "prompts/get", r#"{"name":"plan"}"#).await.unwrap();
     ask_as(&fixture, &Session::new(), "prompts/get", r#"{"name":"other"}"#).await.unwrap_err();
@@ -334,7 +334,7 @@ async fn a_prompt_is_told_on_the_bus() {
 #[tokio::test]
 async fn what_is_about_nothing_is_not_recorded() {
     let fixture = Fixture::start(&[("m", everything())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (method, params) in [
         ("tools/call", r#"{"arguments":{}}"#),
         ("server/discover", r#"{"_Meta":{}}"#),

@@ -57,9 +57,7 @@ async fn only_what_changed_is_touched() {
         let gateway = gateway.clone();
         async move { call(&gateway, "d__slow").await }
     });
-    while fixture.recorder.enters().len() < 5 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    bridgehead_testkit::until("the start of the fifth call", || fixture.recorder.enters().len() >= 5).await;
     let report = gateway.reload(vec![added, replaced, changed, old[0].clone()]).await;
     assert_eq!(
         report,
@@ -102,7 +100,7 @@ async fn a_server_that_does_not_come_up() {
     let fixture = Fixture::start(&[("a", mock("a"))], |options| {
         options.settings.list_wait = Duration::from_millis(300);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut servers = configured(&fixture.gateway);
     let mut silent = server("b", &mock("b").list_delay_ms(120_000), &LeakCheck::start());
     silent.restart = false;
@@ -121,7 +119,7 @@ async fn a_new_server_is_seen_before_it_takes_effect() {
     let fixture = Fixture::start(&[("a", mock("a"))], |options| {
         options.settings.list_wait = Duration::from_secs(600);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut servers = configured(&fixture.gateway);
     let leaks = LeakCheck::start();
     servers.push(server("b", &mock("b").stderr("fetching").list_delay_ms(3_600_000), &leaks));
@@ -148,7 +146,7 @@ async fn a_new_server_is_seen_before_it_takes_effect() {
 #[tokio::test]
 async fn a_stop_ends_a_reload() {
     let fixture = Fixture::start(&[("a", mock("a"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut servers = configured(&fixture.gateway);
     let leaks = LeakCheck::start();
     let folder = tempfile::tempdir().unwrap();

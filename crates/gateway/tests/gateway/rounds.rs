@@ -85,7 +85,7 @@ async fn fixture() -> (Fixture, Served) {
     let fixture = Fixture::start(&[("near", asking())], |options| {
         options.servers.push(ServerConfig::new("far".parse().unwrap(), launch, &GatewaySettings::default()));
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     (fixture, served)
 }
 
@@ -285,7 +285,7 @@ async fn rooted() -> (Fixture, Served) {
             server.roots = Some(Roots::of(["file:///fixed".to_owned()]));
         }
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     (fixture, served)
 }
 

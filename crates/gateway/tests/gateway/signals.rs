@@ -36,7 +36,7 @@ async fn logs_bus_counters_and_record_agree() {
     let fixture = Arc::new(Fixture::start(&[("m", mock)], |options| {
         options.servers[0].queue = Queue { name: None, concurrency: 1, max_waiting: 0 };
     }));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let filter = Filter { topics: vec!["provider.mcp.tool".to_owned()], server: None };
     let mut told = fixture.gateway.events().subscribe_to(filter, 64);
     fixture.call("echo", json!({"n": 7})).await.unwrap();
@@ -177,7 +177,7 @@ async fn the_life_of_a_server_is_counted_as_it_is_told() {
         Mock::legacy().tool("die", Behaviour::Crash(Crash::Exit { status: 3 })).tool("a", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |_| ());
     let mut told = fixture.gateway.events().subscribe(256);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("die", json!({})).await.unwrap_err();
     fixture.call("a", json!({})).await.unwrap();
     let (metrics, events) = (fixture.gateway.signals().metrics(), drain(&mut told));

@@ -25,7 +25,7 @@ async fn until(fixture: &Fixture, server: usize, wanted: impl Fn(&ServerStatus) 
 async fn a_server_that_serves_is_told_whole() {
     let mock = Mock::legacy().tool("a", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.gateway.set_addresses(vec!["127.0.0.1:1".to_owned()]);
     fixture.gateway.set_reload(Reload {
         time: "2026-11-15T12:00:00.000Z".to_owned(),
@@ -87,7 +87,7 @@ async fn lines_survive_a_restart() {
     });
     let mock = Mock::legacy().stderr("hello").tool("a", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |options| options.log_lines = Some(sink));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     assert!(fixture.gateway.record("n").is_none() && !fixture.gateway.restart("n"));
     let record = fixture.gateway.record("m").unwrap();
     let before = until(&fixture, 0, |status| status.state == ServerState::Ready).await.pid;
@@ -115,7 +115,7 @@ async fn findings_about_tools_are_told() {
     let bad = Tool::new("bad", Behaviour::Echo).input_schema(json!({"type": 5}));
     let mock = Mock::legacy().tool("twin", Behaviour::Echo).tool("twin", Behaviour::Echo).full_tool(bad);
     let fixture = Fixture::start(&[("files", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let status = until(&fixture, 0, |status| status.state == ServerState::Ready).await;
     assert_eq!(status.findings.len(), 2, "{status:?}");
     assert!(status.findings[0].contains("`twin` appears twice"), "{status:?}");
@@ -137,7 +137,7 @@ async fn a_failed_server_is_started_again_when_asked() {
         .tool("a", Behaviour::Echo)
         .tool("die", Behaviour::Crash(bridgehead_testkit::Crash::Exit { status: 3 }));
     let fixture = Fixture::start(&[("m", mock)], |options| options.servers[0].restart = false);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("die", json!({})).await.unwrap_err();
     until(&fixture, 0, |status| status.state == ServerState::Failed).await;
     assert!(fixture.gateway.restart("m"));

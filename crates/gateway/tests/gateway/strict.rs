@@ -50,7 +50,7 @@ fn mock() -> Mock {
 #[tokio::test]
 async fn params_that_readers_disagree_about() {
     let fixture = Fixture::start(&[("m", mock())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let calls = [
         r#"{"name":"safe","Name":"danger"}"#,
         r#"{"Name":"danger","name":"safe","arguments":{}}"#,
@@ -103,7 +103,7 @@ async fn params_that_readers_disagree_about() {
 #[tokio::test]
 async fn arguments_that_readers_disagree_about() {
     let fixture = Fixture::start(&[("m", mock())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (tool, arguments, expected) in [
         ("safe", r#"{"path":"x","env":{"http_proxy":"1","HTTP_PROXY":"2"},"a":1,"A":2}"#, None),
         ("safe", r#"{"path":"x","path":"y"}"#, Some("/path")),
@@ -137,7 +137,7 @@ fn costly() -> (Mock, impl Fn(usize) -> Value) {
 async fn large_checks_hold_up_nobody() {
     let (mock, list) = costly();
     let fixture = Arc::new(Fixture::start(&[("m", mock)], |_| ()));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let large = {
         let (fixture, arguments) = (Arc::clone(&fixture), list(20_000));
         tokio::spawn(async move { fixture.call("costly", arguments).await })
@@ -165,7 +165,7 @@ async fn a_place_for_a_large_check_is_not_waited_for_for_ever() {
     let fixture = Arc::new(Fixture::start(&[("m", mock)], |options| {
         options.servers[0].request_timeout = Duration::from_millis(1);
     }));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     // Twice the largest number of slots.
     let calls = (0..8).map(|_| {
         let (fixture, arguments) = (Arc::clone(&fixture), list(20_000));
@@ -198,7 +198,7 @@ async fn large_results_are_checked() {
     };
     let mock = Mock::modern().full_tool(tool("good", 0.5)).full_tool(tool("bad", 0.25));
     let fixture = Fixture::start(&[("m", mock)], |options| options.servers[0].output = Output::Enforce);
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("good", json!({})).await.unwrap();
     let error = fixture.call("bad", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["code"], "PROVIDER_INVALID_OUTPUT", "{error}");

@@ -117,7 +117,7 @@ async fn told(feed: &Feed) -> Value {
 async fn a_legacy_client_is_told() {
     let fixture =
         Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new(&fixture, LEGACY);
     let feed = client.feed();
     for server in ["a", "b"] {
@@ -156,7 +156,7 @@ async fn a_legacy_client_is_told() {
 async fn a_modern_client_listens() {
     let fixture =
         Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new(&fixture, MODERN);
     let id = json!({"io.modelcontextprotocol/subscriptionId": "l"});
     for server in ["a", "b"] {
@@ -217,7 +217,7 @@ async fn a_modern_client_listens() {
 async fn log_lines_reach_who_asked() {
     let fixture =
         Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for server in ["a", "b"] {
         for revision in [LEGACY, MODERN] {
             for level in [None, Some("debug"), Some("warning")] {
@@ -260,7 +260,7 @@ async fn log_lines_reach_who_asked() {
 async fn log_lines_of_a_call_that_may_be_parked() {
     let fixture =
         Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new(&fixture, MODERN);
     for server in ["a", "b"] {
         let params = json!({"name": format!("{server}__log"), "arguments": {}, "_meta": {
@@ -286,7 +286,7 @@ async fn a_subscription_holds_when_it_is_answered() {
             _ => (Mock::modern(), "resourceSubscriptions"),
         };
         let fixture = Fixture::start(&[("a", mock(server, "a").transcript(&said))], |_| ());
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let asked = || std::fs::read_to_string(&said).unwrap().matches(method).count();
         let client = Client::new(&fixture, LEGACY);
         client.ask("resources/subscribe", json!({"uri": "a://r"}), None).await.unwrap();
@@ -314,7 +314,7 @@ async fn a_subscription_to_nothing() {
         .replies("resources/templates/list", r#"{"resourceTemplates":[]}"#)
         .transcript(&said);
     let fixture = Fixture::start(&[("s", silent)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new(&fixture, LEGACY);
     let refused = client.ask("resources/subscribe", json!({"uri": "s://r"}), None).await.unwrap_err();
     assert_eq!(refused.code(), -32602);
@@ -347,7 +347,7 @@ async fn a_changed_resource_is_told_apart_by_server() {
     let fixture = Fixture::start(&servers, |options| {
         options.settings.resource_uris = bridgehead_config::ResourceUris::Rewrite;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let client = Client::new(&fixture, LEGACY);
     let feed = client.feed();
     for server in ["a", "b"] {
@@ -368,7 +368,7 @@ async fn log_lines_of_no_request_name_their_server() {
     for (servers, expected) in [(&["a"][..], "l"), (&["a", "b"][..], "a/l")] {
         let servers: Vec<_> = servers.iter().map(|name| (*name, mock(Mock::legacy(), name))).collect();
         let fixture = Fixture::start(&servers, |_| ());
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let client = Client::new(&fixture, LEGACY);
         let feed = client.feed();
         client.ask("logging/setLevel", json!({"level": "error"}), None).await.unwrap();

@@ -8,7 +8,7 @@ use bridgehead_config::{EraChoice, GatewaySettings, Launch, Remote, Secret, Serv
 use bridgehead_gateway::{
     Caller, ClientRequest, ClientTransport, Gateway, Options, Principal, ProgressSink, Session,
 };
-use bridgehead_testkit::{Carrier, LeakCheck, Mock, Recorder, Served};
+use bridgehead_testkit::{Carrier, LeakCheck, Mock, Recorder, Served, soon};
 use bridgehead_wire::{Object, Raw, RequestMeta, Revision, RpcError};
 use serde_json::{Value, json};
 
@@ -59,19 +59,18 @@ pub(crate) async fn everywhere(
         }
         options.servers.iter_mut().for_each(change);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     (fixture, served)
 }
 
 /// Waits until the condition holds.
-pub(crate) async fn until(fits: impl Fn() -> bool) {
-    for _ in 0..2000 {
-        if fits() {
-            return;
+#[track_caller]
+pub(crate) fn until(fits: impl Fn() -> bool) -> impl Future<Output = ()> {
+    soon("the condition here", async move {
+        while !fits() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the condition never became true");
+    })
 }
 
 impl Fixture {
@@ -89,6 +88,12 @@ impl Fixture {
         let gateway = Gateway::new(options).unwrap();
         gateway.start();
         Self { gateway, recorder, leaks }
+    }
+
+    /// Waits until no server is starting any more.
+    #[track_caller]
+    pub(crate) fn settled(&self) -> impl Future<Output = ()> {
+        soon("the end of all starts", self.gateway.settled())
     }
 
     pub(crate) async fn ask(&self, revision: Revision, method: &str, params: Value) -> Result<Raw, RpcError> {
@@ -117,7 +122,8 @@ impl Fixture {
             questioner: None,
         };
         let request = ClientRequest { method: method.into(), params, meta, id: None };
-        let result = self.gateway.answer(&caller, &request, None).await;
+        let answer = self.gateway.answer(&caller, &request, None);
+        let result = soon(&format!("the answer to {method}"), answer).await;
         result.unwrap_or_else(|error| panic!("{}", error.body().as_str())).to_raw().decode().unwrap()
     }
 
@@ -161,7 +167,7 @@ impl Fixture {
     /// The same after the sink has failed, which leaves events without their counterpart.
     pub(crate) async fn end_unpaired(self) {
         let Self { gateway, leaks, .. } = self;
-        gateway.stop().await;
+        soon("the end of the gateway", gateway.stop()).await;
         drop(gateway);
         leaks.assert_clean().await;
     }
@@ -174,7 +180,8 @@ pub(crate) async fn ask(
     params: Value,
     progress: Option<ProgressSink>,
 ) -> Result<Raw, RpcError> {
-    ask_raw(gateway, revision, method, &Raw::encode(&params), progress).await
+    let params = Raw::encode(&params);
+    soon(&format!("the answer to {method}"), ask_raw(gateway, revision, method, &params, progress)).await
 }
 
 pub(crate) async fn ask_raw(
@@ -214,7 +221,7 @@ pub(crate) async fn call_as(
         questioner: None,
     };
     let request = ClientRequest { method: "tools/call".into(), params, meta, id: None };
-    match gateway.answer(&caller, &request, None).await {
+    match soon(&format!("the answer of {tool}"), gateway.answer(&caller, &request, None)).await {
         Ok(result) => {
             let result: Value = result.to_raw().decode().unwrap();
             Ok(result["content"][0]["text"].as_str().unwrap_or_default().to_owned())

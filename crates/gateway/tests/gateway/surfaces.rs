@@ -68,7 +68,7 @@ fn values(list: &Value, list_name: &str, member: &str) -> Vec<String> {
 async fn lists_are_merged() {
     let fixture =
         Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for revision in [LEGACY, MODERN] {
         let prompts = result(&fixture, revision, "prompts/list", json!({})).await;
         assert_eq!(values(&prompts, "prompts", "name"), ["a__greet", "b__greet"]);
@@ -107,7 +107,7 @@ async fn lists_are_merged() {
 async fn requests_find_their_server() {
     let fixture =
         Fixture::start(&[("a", mock(Mock::legacy(), "a")), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for revision in [LEGACY, MODERN] {
         let modern = revision == MODERN;
         for server in ["a", "b"] {
@@ -149,7 +149,7 @@ async fn what_is_not_there() {
     let one = mock(Mock::legacy(), "a").replies_about("resources/read", "a://one", missing());
     let other = mock(Mock::modern(), "b");
     let fixture = Fixture::start(&[("a", one), ("b", other)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (revision, code) in [(LEGACY, -32002), (MODERN, -32602)] {
         for uri in ["hidden://x", "a://one"] {
             let refused = error(&fixture, revision, "resources/read", json!({"uri": uri})).await;
@@ -178,7 +178,7 @@ async fn what_is_not_there() {
 #[tokio::test]
 async fn what_no_server_has() {
     let fixture = Fixture::start(&[("a", Mock::modern()), ("b", Mock::legacy())], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for method in ["prompts/list", "resources/list", "resources/templates/list", "completion/complete"] {
         assert_eq!(error(&fixture, MODERN, method, json!({})).await["code"], -32601, "{method}");
     }
@@ -194,7 +194,7 @@ async fn what_no_server_has() {
 async fn a_server_without_completion() {
     let silent = mock(Mock::legacy(), "a").capabilities(r#"{"prompts":{},"resources":{}}"#);
     let fixture = Fixture::start(&[("a", silent), ("b", mock(Mock::modern(), "b"))], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let asked =
         json!({"ref": {"type": "ref/prompt", "name": "a__greet"}, "argument": {"name": "n", "value": ""}});
     let completed = result(&fixture, MODERN, "completion/complete", asked).await;
@@ -216,7 +216,7 @@ async fn resources_told_apart_by_server() {
     let fixture = Fixture::start(&[("a", both("a")), ("b", both("b"))], |options| {
         options.settings.resource_uris = ResourceUris::Rewrite;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let resources = result(&fixture, LEGACY, "resources/list", json!({})).await;
     let uris = values(&resources, "resources", "uri");
     assert_eq!(uris[1], "bridgehead+a:both://same");
@@ -259,7 +259,7 @@ async fn an_unlisted_resource_is_looked_for_everywhere() {
         other = other.replies_about("resources/read", uri, missing());
     }
     let fixture = Fixture::start(&[("a", one), ("b", other)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for (uri, expected) in [("any://thing", "a"), ("only://b", "b"), ("fails://a", "b")] {
         let read = result(&fixture, LEGACY, "resources/read", json!({"uri": uri})).await;
         assert_eq!(read["contents"][0]["text"], expected, "{uri}");

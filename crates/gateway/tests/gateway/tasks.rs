@@ -96,7 +96,7 @@ async fn a_task_is_found_again() {
         entry.era = bridgehead_config::EraChoice::Modern;
         options.servers.push(entry);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     for name in ["near", "far"] {
         let task = ask(&fixture, "me", "tools/call", json!({"name": format!("{name}__slow")})).await.unwrap();
         assert_eq!(task["resultType"], "task", "{task}");
@@ -131,7 +131,7 @@ async fn a_task_that_changes_is_told_to_its_client() {
         entry.era = bridgehead_config::EraChoice::Modern;
         options.servers.push(entry);
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
     let tell = |server: &'static str| {
         let call = json!({"name": format!("{server}__tell")});
@@ -174,7 +174,7 @@ async fn a_client_without_tasks_gets_none() {
     let plain =
         Mock::modern().tool("slow", Behaviour::raw_result(TASK)).tool("received", Behaviour::Received);
     let fixture = Fixture::start(&[("tasks", server("tasks")), ("plain", plain)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let none = json!({"io.modelcontextprotocol/clientCapabilities": {}});
     let slow = json!({"name": "tasks__slow", "_meta": none});
     let error = ask(&fixture, "me", "tools/call", slow).await.unwrap_err();
@@ -204,7 +204,7 @@ async fn what_is_declared() {
         (vec![("b", legacy)], false, true),
     ] {
         let fixture = Fixture::start(&servers, |_| ());
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let declared = ask(&fixture, "me", "server/discover", json!({})).await.unwrap();
         let declared = &declared["capabilities"];
         assert_eq!(!declared["extensions"].is_null(), extensions, "{declared}");

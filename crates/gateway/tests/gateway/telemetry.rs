@@ -98,16 +98,14 @@ async fn starts_and_calls_are_logged() {
         options.servers[0].filter = ToolFilter::new(["*"], ["hidden"]).unwrap();
         options.servers[0].restart = false;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     fixture.call("echo", json!({"password": "hunter2", "plain": "seen-in-full"})).await.unwrap();
     let gateway = fixture.gateway.clone();
     let params = json!({"name": "hang", "arguments": {}});
     let cancelled = tokio::spawn(async move {
         crate::support::ask(&gateway, Revision::V2025_11_25, "tools/call", params, None).await
     });
-    while fixture.recorder.enters().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    bridgehead_testkit::until("the start of the second call", || fixture.recorder.enters().len() >= 2).await;
     cancelled.abort();
     assert!(cancelled.await.unwrap_err().is_cancelled());
     fixture.call("die", json!({})).await.unwrap_err();
@@ -186,7 +184,7 @@ async fn what_is_wrong_with_tools_is_logged() {
         NativeTool::new("cursed", "", json!({"type": "object"}), |_, _| async { panic!("its words") });
     let fixture =
         Fixture::start(&[("m", Mock::legacy().full_tool(bad))], |options| options.tools.push(cursed));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     assert_eq!(lines.levels("`bad` has an input schema that cannot be used"), ["WARN"]);
     assert!(lines.line("`bad` has an input schema").contains("mcp:m"));
     fixture.call("bad", json!({"any": "thing"})).await.unwrap();
@@ -214,7 +212,7 @@ async fn what_the_configuration_says_in_vain_is_logged_once() {
         server.filter = ToolFilter::new(["*"], ["m__Read", "wirte"]).unwrap();
         server.tools.insert("reed".to_owned(), ToolOverride::default());
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let denied =
         "`tools_denied`: `m__Read` matches none of its tools, so it has no effect; did you mean `read`?";
     let other = "`tools_denied`: `wirte` matches none of its tools, so it has no effect";
@@ -248,7 +246,7 @@ async fn a_failed_start_is_logged() {
         stdio.command = "no-such-program-anywhere".to_owned();
         options.servers[0].restart = false;
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     assert_eq!(lines.levels("did not come up"), ["ERROR"]);
     let line = lines.line("did not come up");
     for part in ["mcp:m", "attempt=0", "reason=", "no-such-program-anywhere"] {
@@ -270,7 +268,7 @@ async fn details_and_failures_have_their_levels() {
         options.servers[1].confinement =
             Some(bridgehead_config::Confinement { files: Some(files), ..Default::default() });
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     crate::support::until(|| !lines.levels("hello from below").is_empty()).await;
     fixture.gateway.stop().await;
     for (what, level, server) in [
@@ -294,7 +292,7 @@ async fn the_id_of_a_call_is_in_its_lines_and_its_event() {
     let _listening = lines.listen();
     let mock = Mock::legacy().tool("echo", Behaviour::Echo).tool("list", Behaviour::raw_result("[]"));
     let fixture = Fixture::start(&[("m", mock)], |_| ());
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let filter = Filter { topics: vec!["provider.mcp.tool".to_owned()], server: None };
     let mut told = fixture.gateway.events().subscribe_to(filter, 8);
     let mut ids = vec!["01890a5d-ac96-774b-bcce-b302099a8057".to_owned()];
@@ -332,7 +330,7 @@ async fn spans_and_traces() {
             .tools
             .insert("echo".to_owned(), ToolOverride { lock: Some(true), ..ToolOverride::default() });
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let call = async |meta: serde_json::Value| {
         let params = json!({"name": "echo", "arguments": {}, "_meta": meta});

@@ -118,7 +118,7 @@ async fn what_is_not_in_a_view_is_unknown() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
         options.authorizer = Some(Arc::new(ByGroup::default()));
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let red = of_group("ada", "red");
     let names = async |method: &str, member: &str, name: &str| {
         let list = ask(&fixture, &red, method, json!({})).await.unwrap();
@@ -173,7 +173,7 @@ async fn as_many_lists_as_classes() {
     let authorizer = Arc::new(ByGroup::default());
     let used = Arc::clone(&authorizer);
     let fixture = Fixture::start(&[("m", mock())], |options| options.authorizer = Some(used));
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let mut lists = HashSet::new();
     let mut asked = Vec::new();
     for number in 0..300 {
@@ -194,7 +194,7 @@ async fn some_calls_go_by_their_arguments() {
     let fixture = Fixture::start(&[("m", mock())], |options| {
         options.authorizer = Some(Arc::new(ByGroup::default()));
     });
-    fixture.gateway.settled().await;
+    fixture.settled().await;
     let red = of_group("ada", "red");
     let pay = |amount: u32| json!({"name": "pay", "arguments": {"amount": amount}});
     assert!(ask(&fixture, &red, "tools/call", pay(1)).await.is_ok());

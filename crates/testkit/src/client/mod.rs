@@ -8,15 +8,12 @@ mod http;
 mod stdio;
 mod terminal;
 
-use std::time::Duration;
-
 pub use envelope::{legacy_handshake, modern_headers, modern_params};
 pub use http::{HttpClient, HttpReply, HttpStream, SseEvent};
 pub use stdio::StdioClient;
 pub use terminal::Terminal;
 
-/// The longest a client waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use crate::PATIENCE;
 
 /// Waits for a future, at most [`PATIENCE`].
 async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {

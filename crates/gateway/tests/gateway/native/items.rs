@@ -318,7 +318,7 @@ async fn names_that_a_server_has_too() {
             options.prompts.push(greet());
             options.resources.extend(resources());
         });
-        fixture.gateway.settled().await;
+        fixture.settled().await;
         let client = Client::new(LEGACY, json!({}));
         let ask =
             async |method: &str, params: Value| client.ask(&fixture.gateway, method, params).await.unwrap();

@@ -163,7 +163,9 @@ async fn work_elsewhere_hears_of_the_end() {
             });
             let looking = cx.clone();
             tokio::task::spawn_blocking(move || {
-                while !looking.is_cancelled() {
+                // A thread that never ends would keep the runtime from ending.
+                let until = std::time::Instant::now() + bridgehead_testkit::PATIENCE;
+                while !looking.is_cancelled() && std::time::Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 ended.blocking_send("thread")

@@ -205,6 +205,11 @@ impl Call {
                 self.server.announce_change();
                 self.text("added", None, false);
             }
+            Behaviour::RemoveTool(name) => {
+                self.server.tools.lock().retain(|known| known.name() != name);
+                self.server.announce_change();
+                self.text("removed", None, false);
+            }
             Behaviour::Shell { script, then } => {
                 shell(script);
                 self.play(then);
