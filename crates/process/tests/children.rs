@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bridgehead_process::{Child, Exit, SpawnError, Spec, base_environment, spawn};
+use bridgehead_testkit::soon;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::ChildStdout;
 
@@ -63,8 +64,10 @@ async fn the_environment_is_exactly_what_was_given() {
     spec.env.insert("OWN".to_owned(), "given".to_owned());
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    assert_eq!(child.wait().await, Exit { code: Some(0), signal: None });
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    assert_eq!(soon("the end of the program", child.wait()).await, Exit { code: Some(0), signal: None });
     let seen: BTreeMap<String, String> = output
         .lines()
         .map(|line| line.split_once('=').unwrap())
@@ -83,7 +86,7 @@ async fn pipes_and_pid() {
     assert!(child.take_stdin().is_none());
     stdin.write_all(b"hello\n").await.unwrap();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "got hello");
-    assert!(child.wait().await.is_success());
+    assert!(soon("the end of the program", child.wait()).await.is_success());
     assert_eq!(state(child.pid()), None, "reaped");
 }
 
@@ -94,7 +97,7 @@ async fn stderr_is_captured() {
     let on_line = Box::new(move |line: &str| sender.send(line.to_owned()).unwrap());
     let mut child = spawn(&spec("echo one >&2; printf 'two\\007' >&2; exit 3"), on_line).unwrap();
     let stderr = child.stderr();
-    let exit = child.wait().await;
+    let exit = soon("the end of the program", child.wait()).await;
     assert_eq!(exit.to_string(), "exit status 3");
     assert_eq!(child.stderr_tail(), "one\ntwo");
     assert_eq!(receiver.iter().collect::<Vec<_>>(), ["one", "two"]);
@@ -111,8 +114,8 @@ async fn the_end_is_reported() {
         ("kill -TERM $$", "signal 15 (SIGTERM)"),
     ] {
         let (mut child, _lines) = start(script);
-        assert_eq!(child.wait().await.to_string(), expected);
-        assert_eq!(child.wait().await.to_string(), expected, "and again");
+        assert_eq!(soon("the end of the program", child.wait()).await.to_string(), expected);
+        assert_eq!(soon("the end of the program", child.wait()).await.to_string(), expected, "and again");
         assert_eq!(child.stop(Duration::ZERO).await.to_string(), expected, "and at last");
     }
 }
@@ -123,7 +126,7 @@ async fn a_wait_can_be_dropped_and_repeated() {
     let early = tokio::time::timeout(Duration::from_millis(20), child.wait()).await;
     assert!(early.is_err());
     drop(child.take_stdin());
-    assert_eq!(child.wait().await.to_string(), "exit status 4");
+    assert_eq!(soon("the end of the program", child.wait()).await.to_string(), "exit status 4");
 }
 
 /// LINK-1: a failed start says why, and reveals nothing of the environment.
@@ -175,9 +178,11 @@ async fn the_childs_path_is_searched() {
     spec.cwd = Some(Path::new("/").to_owned());
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
     assert_eq!(output, "/\n");
-    assert_eq!(child.wait().await.to_string(), "exit status 7");
+    assert_eq!(soon("the end of the program", child.wait()).await.to_string(), "exit status 7");
 }
 
 /// LINK-1: a well-behaved child ends when its input closes, without a signal.
@@ -224,7 +229,7 @@ async fn members_that_outlive_the_leader_are_killed() {
     let (mut child, mut lines) = start("(trap '' TERM HUP; sleep 100) & echo up; exit 6");
     lines.next_line().await.unwrap();
     let group = child.pid();
-    assert_eq!(child.wait().await.to_string(), "exit status 6");
+    assert_eq!(soon("the end of the program", child.wait()).await.to_string(), "exit status 6");
     assert_group_gone(group).await;
 
     let (child, mut lines) = start("(trap '' TERM HUP; sleep 100) & echo up; exit 6");
@@ -265,7 +270,7 @@ async fn a_runaway_that_holds_stderr_is_not_waited_for() {
     let (mut child, mut lines) = start("echo words >&2; setsid sleep 30 & sleep 0.1; echo up; exit 0");
     lines.next_line().await.unwrap();
     let start = Instant::now();
-    child.wait().await;
+    soon("the end of the program", child.wait()).await;
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(child.stderr_tail(), "words");
 }

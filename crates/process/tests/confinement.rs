@@ -17,7 +17,7 @@ use bridgehead_process::{
     Child, Confined, Confinement, Files, Limits, Shim, SpawnError, Spec, base_environment, pretend_landlock,
     spawn, use_shim,
 };
-use bridgehead_testkit::{as_unprivileged, not_shown};
+use bridgehead_testkit::{as_unprivileged, not_shown, soon};
 use tokio::io::AsyncReadExt;
 
 /// The attempts of the prisoner, one per line: a word and its argument.
@@ -141,7 +141,7 @@ async fn said(mut child: Child) -> Vec<String> {
     let mut stdout = child.take_stdout().unwrap();
     let reading = stdout.read_to_string(&mut output);
     tokio::time::timeout(Duration::from_secs(60), reading).await.unwrap().unwrap();
-    let exit = child.wait().await;
+    let exit = soon("the end of the program", child.wait()).await;
     assert!(exit.is_success(), "{exit}: {output} {}", child.stderr_tail());
     output.lines().filter_map(|line| line.split_once("TRIED ").map(|(_, said)| said.to_owned())).collect()
 }
@@ -333,8 +333,10 @@ async fn box_32_the_environment_is_what_was_given() {
     spec.env = BTreeMap::from([("GIVEN".to_owned(), "this".to_owned())]);
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    child.wait().await;
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    soon("the end of the program", child.wait()).await;
     assert_eq!(output, "GIVEN=this\n", "{}", child.stderr_tail());
 }
 
@@ -355,8 +357,10 @@ async fn box_41_calls_that_lead_around_are_refused() {
     (spec.program, spec.args) = (python, vec!["-c".to_owned(), SCRIPT.to_owned()]);
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    child.wait().await;
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    soon("the end of the program", child.wait()).await;
     assert_eq!(output, "1 1 1\n", "{}", child.stderr_tail());
 }
 
@@ -403,8 +407,10 @@ async fn calls_that_reach_out_are_refused() {
     (spec.program, spec.args) = ("/usr/bin/perl".to_owned(), vec!["-e".to_owned(), SCRIPT.to_owned()]);
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    child.wait().await;
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    soon("the end of the program", child.wait()).await;
     let refused = ["1"; 17].join(" ");
     assert_eq!(output, format!("{refused} and 38 and 0"), "{}", child.stderr_tail());
 }
@@ -431,8 +437,13 @@ async fn interpreters_run_within_the_walls() {
             (spec.program, spec.args) = (program.clone(), vec![option.to_owned(), script.to_owned()]);
             let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
             let mut output = String::new();
-            child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-            child.wait().await;
+            soon(
+                "the end of what the program prints",
+                child.take_stdout().unwrap().read_to_string(&mut output),
+            )
+            .await
+            .unwrap();
+            soon("the end of the program", child.wait()).await;
             assert_eq!(output, "fine\n", "{program}: {}", child.stderr_tail());
         }
     }
@@ -567,7 +578,9 @@ async fn a_program_that_can_replace_itself_gains_nothing_by_it() {
     spec.confinement = Some(offline(&[&inside], &[]));
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
     assert_eq!(output, "got out\n");
 }
 

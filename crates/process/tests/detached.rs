@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use bridgehead_process::detach;
+use bridgehead_testkit::soon;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
@@ -44,7 +45,7 @@ async fn a_detached_program_goes_on() {
 #[tokio::test]
 async fn its_end_is_told() {
     let mut program = detach(Path::new("/bin/sh"), ["-c", "exit 78"], Path::new("/")).unwrap();
-    assert_eq!(program.wait().await.unwrap().code, Some(78));
+    assert_eq!(soon("the end of the program", program.wait()).await.unwrap().code, Some(78));
     assert_eq!(program.pid(), None);
     assert!(detach(Path::new("/no/such/program"), [""], Path::new("/")).is_err());
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bridgehead_process::{
     Breach, Child, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn, use_shim,
 };
-use bridgehead_testkit::not_shown;
+use bridgehead_testkit::{not_shown, soon};
 use common::{four_takers, none_survived};
 use tokio::io::AsyncReadExt;
 
@@ -132,9 +132,11 @@ async fn box_23_a_group_leaves_those_alone_who_keep_the_limit() {
     let script = "ulimit -d; sleep 0.3 & sleep 0.3 & wait; echo well";
     let Some(mut child) = start(name, script, limits) else { return };
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
     assert_eq!(output, "unlimited\nwell\n");
-    assert!(child.wait().await.is_success());
+    assert!(soon("the end of the program", child.wait()).await.is_success());
     assert_eq!((child.breach(), child.killed()), (None, 0));
     assert_eq!(child.effective().processes, Some(Enforced::Hard));
 }
@@ -186,7 +188,7 @@ async fn box_28_groups_without_a_keeper_are_swept() {
     let stale = folder.with_file_name("bridgehead-tree-4194304-1");
     std::fs::create_dir(&stale).unwrap();
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
-    child.wait().await;
+    soon("the end of the program", child.wait()).await;
     let begin = Instant::now();
     while folder.exists() || stale.exists() {
         assert!(begin.elapsed() < PATIENCE, "{} {}", folder.exists(), stale.exists());

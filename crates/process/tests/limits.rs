@@ -15,7 +15,7 @@ use bridgehead_process::{
     Breach, Child, Confinement, Effective, Enforced, Limits, Shim, SpawnError, Spec, base_environment, spawn,
     use_shim,
 };
-use bridgehead_testkit::{as_unprivileged, not_shown};
+use bridgehead_testkit::{as_unprivileged, not_shown, soon};
 use common::{four_takers, none_survived};
 use tokio::io::AsyncReadExt;
 
@@ -193,9 +193,11 @@ async fn box_23_those_who_keep_the_limit_are_left_alone() {
     );
     assert_eq!(child.view().effective(), child.effective());
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
     assert_eq!(output, "well\n");
-    assert!(child.wait().await.is_success());
+    assert!(soon("the end of the program", child.wait()).await.is_success());
     assert_eq!((child.breach(), child.killed()), (None, 0));
 }
 
@@ -231,8 +233,10 @@ async fn box_42_files_are_limited() {
     let script = format!("head -c 5000000 /dev/zero > {}; echo $?", file.display());
     let mut child = start(&script, &mark("42"), limits);
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    child.wait().await;
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    soon("the end of the program", child.wait()).await;
     assert_eq!(output.trim(), "1", "{}", child.stderr_tail());
     assert!(child.stderr_tail().contains("too large"), "{}", child.stderr_tail());
     assert_eq!(file.metadata().unwrap().len(), MEGABYTE);
@@ -245,8 +249,10 @@ async fn box_43_open_files_are_limited() {
     let script = format!("{OPENS}=500 exec \"${PROGRAM}\" --exact taker --nocapture");
     let mut child = start(&script, &mark("43"), limits);
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
-    child.wait().await;
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    soon("the end of the program", child.wait()).await;
     let opened: u32 =
         output.split("opened ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     assert!((40..64).contains(&opened), "{output}");
@@ -258,7 +264,7 @@ async fn box_17_error_output_is_bounded() {
     let limits = Limits { log: Some(1024), ..Limits::default() };
     let mut child =
         start("i=0; while [ $i -lt 500 ]; do echo line $i >&2; i=$((i+1)); done", &mark("17"), limits);
-    child.wait().await;
+    soon("the end of the program", child.wait()).await;
     let tail = child.stderr_tail();
     assert!(tail.len() <= 1024 && tail.ends_with("line 499"), "{}", tail.len());
 }
@@ -299,7 +305,7 @@ async fn a_program_without_a_keeper_ends_with_its_group() {
     none_left(&stubborn).await;
 
     let mut child = run("sleep 600 & exit 7", &brief);
-    assert_eq!(child.wait().await.code, Some(7));
+    assert_eq!(soon("the end of the program", child.wait()).await.code, Some(7));
     none_left(&brief).await;
 }
 

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bridgehead_process::{Child, Containment, Exit, Shim, Spec, base_environment, spawn, use_shim};
+use bridgehead_testkit::soon;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::ChildStdout;
 
@@ -102,7 +103,7 @@ async fn a_daemon_does_not_survive() {
             "kill" => assert_eq!(child.kill().await.to_string(), "signal 9 (SIGKILL)"),
             "exit" => {
                 drop(child.take_stdin());
-                assert_eq!(child.wait().await.to_string(), "exit status 3");
+                assert_eq!(soon("the end of the program", child.wait()).await.to_string(), "exit status 3");
                 assert_eq!(child.tree(), [0; 0]);
             }
             _ => {
@@ -232,7 +233,7 @@ async fn descriptors_stay_flat() {
             1 => _ = child.stop(Duration::from_secs(60)).await,
             _ => {
                 drop(child.take_stdin());
-                child.wait().await;
+                soon("the end of the program", child.wait()).await;
             }
         }
     }
@@ -272,7 +273,7 @@ async fn a_tree_that_lost_its_shim_is_killed() {
         let mut stdin = child.take_stdin().unwrap();
         stdin.write_all(b"go\n").await.unwrap();
         if way == "wait" {
-            assert_eq!(child.wait().await, Exit { code: None, signal: None });
+            assert_eq!(soon("the end of the program", child.wait()).await, Exit { code: None, signal: None });
             drop(child);
         } else {
             until("the shim is dead", || state(shim).is_none_or(|(letter, _)| letter == 'Z')).await;
@@ -360,7 +361,7 @@ async fn gateway() {
     line(&mut lines).await;
     line(&mut lines).await;
     println!("gateway is up");
-    child.wait().await;
+    soon("the end of the program", child.wait()).await;
     panic!("the server has ended");
 }
 
@@ -404,9 +405,11 @@ async fn long_arguments_arrive() {
     use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
     let mut child = spawn(&spec, Box::new(|_| {})).unwrap();
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
     assert_eq!(output, "100000 120000\n");
-    assert!(child.wait().await.is_success());
+    assert!(soon("the end of the program", child.wait()).await.is_success());
 }
 
 /// POOL-9: starts that overlap, fail or are dropped leave nothing behind.

@@ -224,9 +224,7 @@ async fn an_attempt_has_a_bound_of_its_own() {
 
 /// Waits until the peer got `method` that many times, while the clock stands still.
 async fn has_asked(peer: &Peer, method: &str, times: usize) {
-    while peer.asked_for(method).len() < times {
-        tokio::task::yield_now().await;
-    }
+    bridgehead_testkit::until(method, || peer.asked_for(method).len() >= times).await;
 }
 
 /// LINK-2: progress comes before the answer, whatever else is in the stream.

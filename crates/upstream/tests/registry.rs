@@ -188,9 +188,7 @@ async fn the_last_to_leave_stops_the_process() {
     assert_ne!(pid(&again).await, running);
     let running = pid(&again).await;
     drop(again);
-    while !is_gone(running) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    bridgehead_testkit::until("the end of the process", || is_gone(running)).await;
     world.end().await;
 }
 

@@ -441,9 +441,7 @@ async fn clients_join_on_the_socket() {
     late.read_line(&mut line).await.unwrap();
     assert!(line.contains("more than the 1000 that are accepted"), "{line}");
     drop(early);
-    while place.gateway.joined_count() > 1 {
-        tokio::task::yield_now().await;
-    }
+    bridgehead_testkit::until("the end of the others", || place.gateway.joined_count() <= 1).await;
     // An operator still gets an answer, and a gateway that stops says so.
     let (status, _) = ask_to_join(&place, "GET /api/v1/status HTTP/1.1", "", "").await;
     assert_eq!(status, "HTTP/1.1 200 OK");

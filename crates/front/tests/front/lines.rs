@@ -74,7 +74,7 @@ impl Client {
 
     pub(crate) async fn end(mut self) -> io::Result<()> {
         drop(self.write.take());
-        self.server.await.unwrap()
+        bridgehead_testkit::soon("the end of the connection", self.server).await.unwrap()
     }
 }
 

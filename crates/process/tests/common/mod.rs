@@ -1,6 +1,7 @@
 //! What the tests of sampled limits and of hard limits share.
 
 use bridgehead_process::Child;
+use bridgehead_testkit::soon;
 use tokio::io::AsyncReadExt;
 
 /// A script that runs the test's own program four times, each taking 40 MB. It prints `survived` if it gets to its end.
@@ -13,6 +14,8 @@ pub(crate) fn four_takers(takes: &str, program: &str) -> String {
 pub(crate) async fn none_survived(child: &mut Child) {
     assert!(child.killed() >= 4, "{}", child.killed());
     let mut output = String::new();
-    child.take_stdout().unwrap().read_to_string(&mut output).await.unwrap();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
     assert!(!output.contains("survived"), "{output}");
 }

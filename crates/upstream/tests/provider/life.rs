@@ -176,9 +176,7 @@ async fn terminate_ends_what_runs() {
         let invocation = Invocation::new("far__busy", json!({}));
         let call = world.provider.execute(&invocation, CorrelationId::mint());
         let end = async {
-            while !file.exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            bridgehead_testkit::until("the file that says that the call runs", || file.exists()).await;
             world.provider.terminate().await;
             let pid = std::fs::read_to_string(&file).unwrap();
             !std::path::Path::new("/proc").join(pid.trim()).exists()

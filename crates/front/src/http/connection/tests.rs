@@ -386,9 +386,7 @@ async fn a_connection_that_panics_is_told_of() {
         match given.get() {
             0 => {}
             1 => {
-                while told.lock().is_empty() {
-                    tokio::task::yield_now().await;
-                }
+                bridgehead_testkit::until("the first line of the log", || !told.lock().is_empty()).await;
             }
             _ => {
                 shutdown.cancel();
