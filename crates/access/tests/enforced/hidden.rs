@@ -312,20 +312,18 @@ async fn instructions_that_name_what_is_hidden() {
         ("own", "Call red_tool, get red_prompt, read red://1.", true),
         ("mine", "Call mine__red_tool, not mine__blue_tool.", false),
     ];
-    let servers: Vec<_> = ALL.iter().map(|(name, words, _)| (*name, both().instructions(*words))).collect();
-    let mut servers = servers;
-    servers
-        .push(("thing", Mock::legacy().tool("red_x", Behaviour::Echo).tool("blue_thing", Behaviour::Echo)));
-    let all = on(&["*/red*"]);
-    let red = PolicyRule { tools: all.clone(), prompts: all.clone(), resources: all, ..rule("ada", 3) };
-    let world = World::start(&servers, vec![red]);
-    world.settled().await;
-    let told: Value = world.gateway.initialize(&user("ada"), LEGACY).decode().unwrap();
-    let told = told["instructions"].as_str().unwrap();
     for (name, words, shown) in ALL {
+        let all = on(&["*/red*"]);
+        let red = PolicyRule { tools: all.clone(), prompts: all.clone(), resources: all, ..rule("ada", 3) };
+        let thing = Mock::legacy().tool("red_x", Behaviour::Echo).tool("blue_thing", Behaviour::Echo);
+        let world = World::start(&[(name, both().instructions(words)), ("thing", thing)], vec![red]);
+        world.settled().await;
+        let told: Value = world.gateway.initialize(&user("ada"), LEGACY).decode().unwrap();
+        let told = told["instructions"].as_str().unwrap();
         assert_eq!(told.contains(words), shown, "{name}: {told}");
+        assert!(told.contains("red_prompt") && !told.contains("`blue_prompt`"), "{name}: {told}");
+        world.end().await;
     }
-    world.end().await;
 }
 
 /// ACC-3 (case 18): who may use only prompts, or only resources, of a server that is starting waits for it as long as anybody
@@ -340,21 +338,25 @@ async fn a_starting_server_exists_for_whoever_may_use_anything_of_it() {
     let world = World::start_with(&[("m", slow)], vec![prompts, resources, tools, other], |options| {
         options.servers.iter_mut().for_each(|server| server.request_timeout = Duration::from_secs(20));
     });
-    let mut told = Vec::new();
-    for who in ["ada", "eve", "tim", "bob"] {
-        let client = Client::new(&user(who), LEGACY);
+    let told = |who: &str| {
+        let told = world.gateway.instructions_for(&user(who));
+        told.is_some_and(|text| text.contains("`m`"))
+    };
+    assert_eq!(["ada", "eve", "tim", "bob"].map(told), [true, true, true, false]);
+    let took = async |who: &str, method: &str, params: Value| {
         let began = tokio::time::Instant::now();
-        let asked = match who {
-            "ada" => client.ask(&world, "prompts/get", json!({"name": "m__red_prompt"})).await,
-            "eve" => client.ask(&world, "resources/read", json!({"uri": "red://1"})).await,
-            _ => client.ask(&world, "tools/call", json!({"name": "m__red_tool", "arguments": {}})).await,
-        };
-        asked.unwrap_err();
-        let instructions = world.gateway.instructions_for(&user(who));
-        told.push((who, !began.elapsed().is_zero(), instructions.is_some_and(|text| text.contains("`m`"))));
-    }
-    let expected = [("ada", true, true), ("eve", true, true), ("tim", true, true), ("bob", false, false)];
-    assert_eq!(told, expected);
+        Client::new(&user(who), LEGACY).ask(&world, method, params).await.unwrap_err();
+        began.elapsed()
+    };
+    let call = json!({"name": "m__red_tool", "arguments": {}});
+    let (prompt, resource, tool, nothing) = tokio::join!(
+        took("ada", "prompts/get", json!({"name": "m__red_prompt"})),
+        took("eve", "resources/read", json!({"uri": "red://1"})),
+        took("tim", "tools/call", call.clone()),
+        took("bob", "tools/call", call),
+    );
+    assert_eq!((prompt, resource), (tool, tool));
+    assert!(nothing < tool, "{nothing:?} {tool:?}");
     world.end().await;
 }
 

@@ -90,8 +90,8 @@ async fn a_revocation_ends_what_was_opened_before_the_last_check() {
     assert!(again.validity().is_revoked());
 }
 
-/// ACC-2: a token that its issuer calls inactive counts against the address that shows it, and so does one about which nothing is
-/// known; one that is good but lacks scopes does not, because its holder is no stranger.
+/// ACC-2: a token that its issuer calls inactive counts against the address that shows it. One that is good but lacks scopes does
+/// not, because its holder is no stranger; nor does one about which the issuer says nothing.
 #[tokio::test]
 async fn inactive_tokens_are_throttled() {
     let issuer = TestIssuer::start().await;
@@ -116,10 +116,9 @@ async fn inactive_tokens_are_throttled() {
         Gate::is_refused(&gate.bearer_from(&token, ada).await, 403, "insufficient_scope");
     }
     issuer.raw_page("/introspect", (500, "application/json", "", String::new()));
-    for number in 0..10 {
+    for number in 0..15 {
         Gate::is_refused(&gate.bearer_from(&format!("new-{number}"), tim).await, 503, "");
     }
-    Gate::is_refused(&gate.bearer_from("new-10", tim).await, 429, "");
 }
 
 /// ACC-2 (case 8): a token that its issuer vouches for is still checked: for its audience, its times and its subject.
