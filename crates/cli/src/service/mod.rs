@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use self::files::{Kept, UnitFile};
 use self::systemctl::Systemctl;
 use self::unit::{Plan, SERVICE, SOCKET};
+use super::address::listen_address;
 use super::exit::Exit;
 use super::world::World;
 use super::{Run, output};
@@ -65,8 +66,8 @@ struct Install {
     /// The configuration file that the service uses
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Serve HTTP at this address and port, instead of the configured ones
-    #[arg(long, value_name = "ADDR")]
+    /// Serve HTTP at this address and port, or at this port of 127.0.0.1, instead of the configured ones
+    #[arg(long, visible_alias = "port", value_name = "ADDR", value_parser = listen_address)]
     listen: Option<SocketAddr>,
     /// Write the files, and print the commands that enable and start the service
     #[arg(long)]

@@ -74,6 +74,13 @@ struct Plan {
     found: Found,
 }
 
+impl Plan {
+    /// Whether nothing was found.
+    fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.units.is_empty() && self.found.files.is_empty()
+    }
+}
+
 impl Uninstall {
     /// Removes. With `answers` the user is asked first.
     fn uninstall(&self, world: &World, answers: Option<&mut dyn BufRead>) -> Exit {
@@ -87,11 +94,19 @@ impl Uninstall {
             self.show(&plan, world);
         }
         if self.dry_run {
+            if !self.json && plan.is_empty() {
+                output::talk("nothing of Bridgehead is here, except the program");
+            }
             for pid in &running {
                 output::talk(&format!(
                     "note: a gateway with pid {pid} is running; end it before you uninstall"
                 ));
             }
+            return if self.json { self.tell(&plan, &[], Exit::Success) } else { Exit::Success };
+        }
+        let goes = plan.found.files.iter().any(|(what, _)| what.goes(&self.also));
+        if !goes && plan.clients.is_empty() && plan.units.is_empty() {
+            output::talk("nothing is left to remove");
             return if self.json { self.tell(&plan, &[], Exit::Success) } else { Exit::Success };
         }
         if !running.is_empty() {
@@ -171,10 +186,9 @@ impl Uninstall {
         for path in plan.found.others() {
             row("other", &path, "stays; not ours".to_owned());
         }
-        if rows.len() == 1 {
-            return output::talk("nothing of Bridgehead is here, except the program");
+        if rows.len() > 1 {
+            output::data(&output::table(&rows), Exit::Success);
         }
-        output::data(&output::table(&rows), Exit::Success);
     }
 
     fn tell(&self, plan: &Plan, failures: &[String], exit: Exit) -> Exit {

@@ -211,6 +211,8 @@ async fn uninstall() {
     let all = run(&["uninstall", "--yes", "--also", "record,keys", "--also", "configuration"]).await;
     assert_eq!(all.code, Some(0), "{all:?}");
     assert!(!place.path().join("state/bridgehead").exists());
+    let again = run(&["uninstall"]).await;
+    assert!(again.code == Some(0) && again.stderr.contains("nothing is left to remove"), "{again:?}");
     let names: Vec<_> = std::fs::read_dir(&own).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(names, ["notes.txt"]);
 }
