@@ -236,9 +236,12 @@ async fn where_explain_finds_tools() {
     let config = ["--config", file.to_str().unwrap()];
     let (gateway, address) = place.serve_http(&config, &[]).await;
     let seen = async || ask(address, "tools/list", json!({}), None).await.answer().to_string();
-    while !seen().await.contains("demo__echo") {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    bridgehead_testkit::soon("the tools of the demo", async {
+        while !seen().await.contains("demo__echo") {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     let tools = place.run(&["tools", config[0], config[1]]).await;
     assert!(tools.stdout.starts_with("demo__echo ") && !tools.stderr.contains("rules"), "{tools:?}");
     stop(gateway).await;

@@ -30,14 +30,12 @@ async fn stop(mut gateway: StdioClient) {
 
 /// Runs `status` until it finds a gateway, and returns its id.
 async fn instance(place: &Place) -> String {
-    loop {
+    bridgehead_testkit::found("a gateway that `status` finds", async || {
         let ran = place.run(&["status", "--json"]).await;
-        if let Some(id) =
-            ran.code.filter(|code| *code == 0).map(|_| ran.json()["gateways"][0]["instance"].clone())
-        {
-            return id.as_str().unwrap().to_owned();
-        }
-    }
+        let id = ran.code.filter(|code| *code == 0).map(|_| ran.json()["gateways"][0]["instance"].clone());
+        id.map(|id| id.as_str().unwrap().to_owned())
+    })
+    .await
 }
 
 /// HOUR-3: after `serve` and `call`, `audit list` shows the call, even if the gateway does not serve HTTP. `call` starts no
@@ -92,13 +90,16 @@ async fn a_gateway_that_read_its_file_again_is_asked() {
     assert_eq!(answered_by(&place.run(&health).await), id);
 
     place.config(&["demo", "other"], "");
-    loop {
-        // Until the gateway has reloaded the file, each call starts the servers.
-        let ran = place.run(&health).await;
-        if answered_by(&ran) == id {
-            break;
+    bridgehead_testkit::soon("an answer of the gateway that has reloaded the file", async {
+        loop {
+            // Until the gateway has reloaded the file, each call starts the servers.
+            let ran = place.run(&health).await;
+            if answered_by(&ran) == id {
+                break;
+            }
         }
-    }
+    })
+    .await;
     let ran = place.run(&["call", "other__echo", "--args", r#"{"text":"x"}"#, "--config", path]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "x\n"), "{}", ran.stderr);
 

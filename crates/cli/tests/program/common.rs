@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bridgehead_testkit::client::{StdioClient, modern_params};
+use bridgehead_testkit::found;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -96,6 +97,14 @@ impl Place {
         (gateway, address.parse().unwrap())
     }
 
+    /// Waits until a gateway of this place answers on its control socket, which may follow its banner.
+    #[track_caller]
+    pub(crate) fn is_found(&self) -> impl Future<Output = ()> {
+        found("a gateway that `status` finds", async || {
+            self.run(&["status"]).await.code.filter(|code| *code == 0).map(drop)
+        })
+    }
+
     /// Runs the program to its end.
     pub(crate) async fn run(&self, arguments: &[&str]) -> Ran {
         self.run_with(arguments, &[], "").await
@@ -150,14 +159,15 @@ impl Ran {
 }
 
 /// Waits until another process has done something.
-pub(crate) async fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..2_000 {
-        if let Some(value) = ready() {
-            return value;
+#[track_caller]
+pub(crate) fn until<T>(mut ready: impl FnMut() -> Option<T>) -> impl Future<Output = T> {
+    found("what another process does here", async move || {
+        let done = ready();
+        if done.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("it did not happen within ten seconds");
+        done
+    })
 }
 
 /// Sends a signal.
@@ -178,15 +188,12 @@ pub(crate) fn lives(pid: u32) -> bool {
 
 /// The process ids of the servers, from `server_health`.
 pub(crate) async fn upstream_pids(client: &mut StdioClient) -> Vec<u32> {
-    loop {
+    let pids: Vec<u64> = found("a process of each server", async || {
         let params = modern_params(json!({"name": "server_health"}));
         let answer = client.request("tools/call", params).await;
         let upstreams = answer["result"]["structuredContent"]["data"]["upstreams"].clone();
-        let pids: Option<Vec<u64>> =
-            upstreams.as_array().unwrap().iter().map(|upstream| upstream["pid"].as_u64()).collect();
-        if let Some(pids) = pids {
-            return pids.into_iter().map(|pid| u32::try_from(pid).unwrap()).collect();
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        upstreams.as_array().unwrap().iter().map(|upstream| upstream["pid"].as_u64()).collect()
+    })
+    .await;
+    pids.into_iter().map(|pid| u32::try_from(pid).unwrap()).collect()
 }

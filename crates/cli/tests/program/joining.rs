@@ -510,12 +510,15 @@ async fn signals_and_the_linger() {
     // A joiner that is killed leaves nothing at its gateway.
     back.kill();
     back.wait().await;
-    loop {
-        let status = place.run(&["status", "--json"]).await.json();
-        if status["gateways"][0].get("clients").is_none() {
-            break;
+    bridgehead_testkit::soon("a gateway without clients", async {
+        loop {
+            let status = place.run(&["status", "--json"]).await.json();
+            if status["gateways"][0].get("clients").is_none() {
+                break;
+            }
         }
-    }
+    })
+    .await;
     signal_pid(next, Signal::TERM);
     nothing_is_left(&place).await;
 }

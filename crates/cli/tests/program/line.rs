@@ -37,8 +37,7 @@ async fn a_configuration_is_named_where_it_matters() {
     }
     let (gateway, _) = place.serve_http(&["--config", config], &[]).await;
     assert!(gateway.stderr().contains(&format!("configuration: {config}\n")), "{}", gateway.stderr());
-    // Its control socket may follow its banner.
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     let shown = place.run(&["status"]).await;
     assert!(shown.stdout.contains(&format!("  configuration {config}\n")), "{shown:?}");
     let call = ["call", "echo", "--args", r#"{"text":"x"}"#, "--config", config];
@@ -58,7 +57,7 @@ async fn every_name_is_suggested() {
     let made = place.run(&["key", "new", "build", "--config", config]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
     let (gateway, _) = place.serve_http(&["--config", config], &[]).await;
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     let table: &[(&[&str], &str)] = &[
         (&["tols"], "tools"),
         (&["tools", "shwo", "x"], "show"),

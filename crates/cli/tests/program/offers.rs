@@ -86,19 +86,22 @@ async fn prompts_are_listed_and_got() {
     assert!(!mark.exists(), "a prompt of `library` needs no other server");
 
     let (gateway, _) = place.serve_http(&["--config", &config], &[]).await;
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     let list = ["prompts", "--config", &config];
-    loop {
-        // Until the library has started.
-        let ran = place.run(&list).await;
-        if ran.stdout.contains("library__plan") {
-            let (first, second) = ran.stdout.split_once('\n').unwrap();
-            assert_eq!(first, "library__plan    of  about plan");
-            assert_eq!(second, "library__review  of  about review\n");
-            assert!(ran.stderr.contains("server `silent` does not serve"), "{ran:?}");
-            break;
+    bridgehead_testkit::soon("the prompts of the library", async {
+        loop {
+            // Until the library has started.
+            let ran = place.run(&list).await;
+            if ran.stdout.contains("library__plan") {
+                let (first, second) = ran.stdout.split_once('\n').unwrap();
+                assert_eq!(first, "library__plan    of  about plan");
+                assert_eq!(second, "library__review  of  about review\n");
+                assert!(ran.stderr.contains("server `silent` does not serve"), "{ran:?}");
+                break;
+            }
         }
-    }
+    })
+    .await;
     let listed = place.run(&["prompts", "list", "--json", "--config", &config]).await;
     assert_eq!(listed.json()["prompts"][1]["name"], "library__review");
     assert_eq!(listed.json()["failed"][0]["server"], "silent");
@@ -123,16 +126,19 @@ async fn resources_are_listed_and_read() {
     let (gateway, address) = place.serve_http(&["--config", &config], &[]).await;
     let url = format!("http://{address}");
     let list = ["resources", "--url", &url];
-    loop {
-        let ran = place.run(&list).await;
-        if ran.stdout.contains("note:a") {
-            assert_eq!(
-                ran.stdout,
-                "note:a      text/plain  a\nnote:logo   image/png   logo\nnote:parts              parts\nday:{d}                 day\n"
-            );
-            break;
+    bridgehead_testkit::soon("the resources of the library", async {
+        loop {
+            let ran = place.run(&list).await;
+            if ran.stdout.contains("note:a") {
+                assert_eq!(
+                    ran.stdout,
+                    "note:a      text/plain  a\nnote:logo   image/png   logo\nnote:parts              parts\nday:{d}                 day\n"
+                );
+                break;
+            }
         }
-    }
+    })
+    .await;
     let listed = place.run(&["resources", "list", "--json", "--url", &url]).await;
     assert_eq!(listed.json()["resourceTemplates"][0]["uriTemplate"], "day:{d}");
     let read = |uri| ["resources", "read", uri, "--url", &url];

@@ -368,7 +368,7 @@ async fn the_gateway_ends_during_a_call() {
     let config = config.to_str().unwrap();
     for json in [false, true] {
         let (mut gateway, _) = place.serve_http(&["--config", config], &[]).await;
-        while place.run(&["status"]).await.code != Some(0) {}
+        place.is_found().await;
         let mut arguments = vec!["call", "sleep", "--args", r#"{"ms":600000}"#, "--config", config];
         arguments.extend(json.then_some("--json"));
         let call = place.start(&arguments, &[]);

@@ -96,14 +96,12 @@ async fn stdio_client_of_either_era_follows_and_cancels_a_call() {
 
 /// Waits until no call is in progress at the server: the cancellation has reached it.
 async fn until_idle(client: &mut StdioClient) {
-    loop {
+    bridgehead_testkit::found("a server without a call", async || {
         let health = client.request("tools/call", modern_params(json!({"name": "server_health"}))).await;
         let data = &health["result"]["structuredContent"]["data"];
-        if data["counters"]["cancelled"] == 1 && data["upstreams"][0]["inFlight"] == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        (data["counters"]["cancelled"] == 1 && data["upstreams"][0]["inFlight"] == 0).then_some(())
+    })
+    .await;
 }
 
 /// A client of either era lists and calls the demo tools over HTTP.
@@ -155,14 +153,17 @@ async fn http_client_follows_and_cancels_a_call() {
     let mut stream = http.open_modern("/mcp", "tools/call", sleep(60_000)).await;
     assert_eq!(stream.next_message().await.unwrap()["params"]["progress"], 0);
     drop(stream);
-    loop {
-        let health = http.post_modern("/mcp", "tools/call", json!({"name": "server_health"})).await;
-        let data = health.json()["result"]["structuredContent"]["data"].clone();
-        if data["counters"]["cancelled"] == 1 && data["upstreams"][0]["inFlight"] == 0 {
-            break;
+    bridgehead_testkit::soon("the end of the cancelled call", async {
+        loop {
+            let health = http.post_modern("/mcp", "tools/call", json!({"name": "server_health"})).await;
+            let data = health.json()["result"]["structuredContent"]["data"].clone();
+            if data["counters"]["cancelled"] == 1 && data["upstreams"][0]["inFlight"] == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    })
+    .await;
     signal(&gateway, Signal::INT);
     assert_eq!(gateway.wait().await.code(), Some(0));
 }

@@ -300,8 +300,7 @@ async fn while_a_gateway_runs() {
     std::fs::create_dir(place.path().join("bridgehead")).unwrap();
     std::fs::rename(place.config(&["one"], ""), own(&place)).unwrap();
     let (gateway, _) = place.serve_http(&[], &[]).await;
-    // Its control socket may follow its banner.
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     let ran = place.run(&[&["add", "--json", "two", "-e", "API_KEY=hunter2"][..], &demo()].concat()).await;
     said(&ran, 0, &[]);
     let told = ran.json();
@@ -351,10 +350,11 @@ async fn while_a_gateway_runs() {
 async fn the_demo_gives_way_to_the_first_server() {
     let place = Place::new();
     let (gateway, _) = place.serve_http(&[], &[]).await;
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     // Without a file, a reload changes nothing and says why.
     signal(&gateway, Signal::HUP);
     let reload = async || place.run(&["status", "--json"]).await.json()["gateways"][0]["reload"].clone();
+    bridgehead_testkit::soon("a reload without a file", async {}).await;
     while !reload().await["message"].as_str().is_some_and(|message| message.contains("`bridgehead add`")) {}
     let ran = place.run(&[&["add", "--json", "one", "-e", "API_KEY=hunter2"][..], &demo()].concat()).await;
     said(&ran, 0, &[]);
@@ -373,6 +373,7 @@ async fn the_demo_gives_way_to_the_first_server() {
     // Its rules are in effect, too.
     let rule = "\n[[policy]]\nwho = [\"local\"]\ntools = [\"one/*\"]\n";
     std::fs::write(own(&place), text(&own(&place)) + rule).unwrap();
+    bridgehead_testkit::soon("a reload of the rules", async {}).await;
     while !reload().await["message"].as_str().is_some_and(|message| message.contains("no server changed")) {}
     let listed = place.run(&["tools"]).await;
     assert!(listed.stdout.contains("one__echo") && !listed.stdout.contains("two__echo"), "{listed:?}");
@@ -384,7 +385,7 @@ async fn the_demo_gives_way_to_the_first_server() {
 async fn a_server_that_is_the_gateway() {
     let place = Place::new();
     let (gateway, address) = place.serve_http(&[], &[]).await;
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     let url = format!("http://{address}/mcp");
     let words = ["leads back to this gateway", "bridgehead remove self"];
     said(&place.run(&["add", "self", &url]).await, 1, &words);

@@ -197,12 +197,11 @@ const EARLY: &str = "[gateway]\nlist_wait_ms = 200\n";
 
 /// The list of tools as soon as it has the quick server's.
 async fn early_list(client: &mut StdioClient, params: &Value) -> Value {
-    loop {
+    bridgehead_testkit::found("the tools of the quick server", async || {
         let listed = client.request("tools/list", params.clone()).await;
-        if names(&listed).contains(&"quick__echo") {
-            return listed;
-        }
-    }
+        names(&listed).contains(&"quick__echo").then_some(listed)
+    })
+    .await
 }
 
 /// The list of tools after the announcement that brings the slow server's.
@@ -252,6 +251,7 @@ async fn early_clients_over_stdio() {
 
 /// Waits until no server is starting.
 async fn until_complete(client: &mut StdioClient) {
+    bridgehead_testkit::soon("the tools of the slow server", async {}).await;
     while !names(&client.request("tools/list", modern_params(json!({}))).await).contains(&"slow__echo") {}
 }
 
@@ -273,13 +273,16 @@ async fn early_clients_over_http() {
     let session = opened.header("mcp-session-id").unwrap().to_owned();
     post(&session, json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
     let list = || json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}});
-    loop {
-        let listed = post(&session, list()).await.answer();
-        if names(&listed).contains(&"quick__echo") {
-            check_early(&listed);
-            break;
+    bridgehead_testkit::soon("the tools of the quick server", async {
+        loop {
+            let listed = post(&session, list()).await.answer();
+            if names(&listed).contains(&"quick__echo") {
+                check_early(&listed);
+                break;
+            }
         }
-    }
+    })
+    .await;
     check_early(&modern("tools/list").await);
     let accept = [("mcp-session-id", session.as_str()), ("accept", "text/event-stream")];
     let mut legacy_feed = http.open(hyper::Method::GET, path, &accept, "").await;
@@ -303,5 +306,6 @@ async fn early_clients_over_http() {
 }
 
 async fn until_listed(http: &HttpClient, path: &str) {
+    bridgehead_testkit::soon("the tools of the slow server", async {}).await;
     while !names(&http.post_modern(path, "tools/list", json!({})).await.answer()).contains(&"slow__echo") {}
 }

@@ -34,8 +34,7 @@ async fn tools_lists_what_is_offered() {
 async fn the_demo_is_announced_where_it_starts() {
     let place = Place::new();
     let (mut gateway, _) = place.serve_http(&[], &[]).await;
-    // Its control socket may follow its banner.
-    while place.run(&["status"]).await.code != Some(0) {}
+    place.is_found().await;
     let ran = place.run(&["tools"]).await;
     assert_eq!((ran.code, ran.said().as_str()), (Some(0), ""));
     let fresh = place.run(&["tools", "--fresh"]).await;
