@@ -10,6 +10,25 @@ use super::super::plan::Outcome;
 use super::{CLAUDE, CURSOR, Place, WINDSURF, import, mode, server};
 use crate::exit::Exit;
 
+/// JOIN-1, JOIN-2: after an import the user is asked whether the clients go on with the gateway alone; only a yes changes their files.
+#[test]
+fn clients_are_handed_over_by_request() {
+    for (answers, moved) in [("y\n", false), ("y\n\n", false), ("y\nn\n", false), ("y\ny\n", true)] {
+        let place = Place::new();
+        let entry = server("git", r#""command": "git-mcp""#);
+        let file = place.write(Path::new(CURSOR), &entry);
+        let exit = import(&[]).import(&place.world(), Some(&mut answers.as_bytes())).unwrap();
+        assert_eq!(exit, Exit::Success);
+        assert!(place.text(&place.own()).contains("[servers.git]"), "{answers:?}");
+        let text = place.text(&file);
+        assert_eq!(
+            (text.contains("git-mcp"), text.contains("serve")),
+            (!moved, moved),
+            "{answers:?}: {text}"
+        );
+    }
+}
+
 /// JOIN-1: the same name and launch in several clients is one server; another launch gets the name of its client.
 #[test]
 fn the_same_name_twice() {
