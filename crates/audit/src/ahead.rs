@@ -64,7 +64,7 @@ impl From<StoredSegment> for RecordSource {
 /// The unit of reading.
 enum Part {
     /// A source begins; its headers and checkpoints are already read.
-    Begin(Result<Frame, ReadError>),
+    Begin(Result<Begun, ReadError>),
     /// The rows of a segment with these numbers.
     Rows(RangeInclusive<i64>),
     /// The rows of its journal after the one with this number.
@@ -73,9 +73,16 @@ enum Part {
     Export(PathBuf),
 }
 
+/// The beginning of a source.
+struct Begun {
+    frame: Frame,
+    /// Whether it is a segment without a journal: nobody writes it any more.
+    closed: bool,
+}
+
 /// The unit of judging, in the order of the parts.
 enum NextPart {
-    Begin(Result<Frame, ReadError>),
+    Begin(Result<Begun, ReadError>),
     Records(Receiver<Found>),
 }
 
@@ -108,8 +115,11 @@ impl Verifier {
             let outcome = match turn {
                 NextPart::Begin(begun) => {
                     self.judge_rest(checkpoints.take());
-                    begun.map(|frame| {
+                    begun.map(|Begun { frame, closed }| {
                         frame.headers.iter().for_each(|header| self.take(header));
+                        if closed {
+                            self.closed();
+                        }
                         checkpoints = Some(Checkpoints::new(frame.checkpoints));
                     })
                 }
@@ -147,7 +157,8 @@ impl Verifier {
 fn parts(source: &RecordSource) -> impl Iterator<Item = Part> {
     let segment = match source {
         RecordSource::Export(file) => {
-            return vec![Part::Begin(Ok(Frame::default())), Part::Export(file.clone())].into_iter();
+            let begun = Begun { frame: Frame::default(), closed: false };
+            return vec![Part::Begin(Ok(begun)), Part::Export(file.clone())].into_iter();
         }
         RecordSource::Segment(segment) => segment,
     };
@@ -160,7 +171,9 @@ fn parts(source: &RecordSource) -> impl Iterator<Item = Part> {
     let last = bounds.as_ref().map(|bounds| *bounds.end());
     let rows = bounds.into_iter().flat_map(split).map(Part::Rows);
     let newest = journal.map(|journal| Part::Journal(journal, last));
-    [Part::Begin(frame)].into_iter().chain(rows).chain(newest).collect::<Vec<_>>().into_iter()
+    let closed = newest.is_none();
+    let begun = frame.map(|frame| Begun { frame, closed });
+    [Part::Begin(begun)].into_iter().chain(rows).chain(newest).collect::<Vec<_>>().into_iter()
 }
 
 /// Splits numbers into ranges of about the same length.

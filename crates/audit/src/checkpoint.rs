@@ -48,30 +48,26 @@ impl Checkpoint {
         format!("bridgehead audit checkpoint 1\n{segment}\n{count}\n{root}\n{head}\n{time}\n{sealed}\n")
     }
 
-    /// Checks that its key made the signature, and that this key is `expected` where one is given.
+    /// Checks that its key made the signature, and that this key is one of `expected` where any are given.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn check_signature(&self, expected: Option<&PublicKey>) -> Result<(), String> {
+    pub fn check_signature(&self, expected: &[PublicKey]) -> Result<(), String> {
         check(&self.statement(), self.key, self.signature.as_deref(), expected)
     }
 }
 
-/// Checks that a statement is signed with its key, and that this key is the expected one where there is
-/// one.
+/// Checks that a statement is signed with its key, and that this key is one of the expected ones where there are any.
 fn check(
     statement: &str,
     key: Option<Hash>,
     signature: Option<&str>,
-    expected: Option<&PublicKey>,
+    expected: &[PublicKey],
 ) -> Result<(), String> {
     let Some((key, signature)) = key.zip(signature) else {
-        return match expected {
-            Some(_) => Err("it is not signed".to_owned()),
-            None => Ok(()),
-        };
+        return if expected.is_empty() { Ok(()) } else { Err("it is not signed".to_owned()) };
     };
-    if expected.is_some_and(|expected| expected.0.to_bytes() != key.0) {
+    if !expected.is_empty() && expected.iter().all(|expected| expected.0.to_bytes() != key.0) {
         return Err("it is signed with another key".to_owned());
     }
     let mut bytes = [0; 64];
@@ -146,11 +142,11 @@ impl Removal {
         format!("bridgehead audit removal 1\n{removed}\n{time}\n{count}\n{head}\n{sealed}\n{reason}\n{by}\n")
     }
 
-    /// Checks that its key made the signature, and that this key is `expected` where one is given.
+    /// Checks that its key made the signature, and that this key is one of `expected` where any are given.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn check_signature(&self, expected: Option<&PublicKey>) -> Result<(), String> {
+    pub fn check_signature(&self, expected: &[PublicKey]) -> Result<(), String> {
         check(&self.statement(), self.key, self.signature.as_deref(), expected)
     }
 }
@@ -265,11 +261,11 @@ mod tests {
         std::fs::write(&public, signer.public().to_string()).unwrap();
         let public = PublicKey::read(&public).unwrap();
         let mut signed = checkpoint();
-        assert_eq!(signed.check_signature(None), Ok(()));
-        assert_eq!(signed.check_signature(Some(&public)).unwrap_err(), "it is not signed");
+        assert_eq!(signed.check_signature(&[]), Ok(()));
+        assert_eq!(signed.check_signature(std::slice::from_ref(&public)).unwrap_err(), "it is not signed");
         signer.sign(&mut signed);
-        assert_eq!(signed.check_signature(None), Ok(()));
-        assert_eq!(signed.check_signature(Some(&public)), Ok(()));
+        assert_eq!(signed.check_signature(&[]), Ok(()));
+        assert_eq!(signed.check_signature(std::slice::from_ref(&public)), Ok(()));
         assert_eq!(serde_json::from_str::<Checkpoint>(&signed.text()).unwrap(), signed);
         let changes: [fn(&mut Checkpoint); 7] = [
             |it| it.segment.push('x'),
@@ -283,10 +279,13 @@ mod tests {
         for change in changes {
             let mut changed = signed.clone();
             change(&mut changed);
-            assert_eq!(changed.check_signature(None).unwrap_err(), "its signature is wrong");
+            assert_eq!(changed.check_signature(&[]).unwrap_err(), "its signature is wrong");
         }
         signed.key = Some(Hash::of(b"another"));
-        assert_eq!(signed.check_signature(Some(&public)).unwrap_err(), "it is signed with another key");
+        assert_eq!(
+            signed.check_signature(std::slice::from_ref(&public)).unwrap_err(),
+            "it is signed with another key"
+        );
     }
 
     #[test]

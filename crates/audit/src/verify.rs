@@ -5,7 +5,8 @@
 //!
 //! It cannot know by itself whether the end of an unsealed segment was cut off, or whether an attacker who could write
 //! everything, including the file of checkpoints, wrote another history. Checkpoints that were kept elsewhere
-//! ([`Verifier::expect`]) or signed answer that.
+//! ([`Verifier::expect`]) or signed answer that. With keys, a row counts as proven only if a checkpoint with a good signature
+//! covers it; the rest is counted as uncovered. A segment that nobody writes any more must have its seal.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,6 +21,9 @@ use crate::{Checkpoint, Hash, Header, PublicKey, Removal};
 
 /// How many problems of one segment are reported.
 const MOST_PROBLEMS: usize = 20;
+
+/// A segment in use has no more rows without a checkpoint, even on a machine that is far too slow.
+const MOST_UNCOVERED: u64 = 64 * 1024;
 
 /// No instance has more segments. The limit keeps a forged header from making the verifier run on.
 const MOST_SEGMENTS: u32 = 100_000;
@@ -61,6 +65,8 @@ pub struct Verified {
     pub checkpoints: u64,
     /// How many of them are signed.
     pub signed: u64,
+    /// How many of the last rows no checkpoint covers; if keys were given, no checkpoint that one of them signed.
+    pub uncovered: u64,
 }
 
 /// A head that was noted before: the segment must still hold it.
@@ -156,7 +162,7 @@ impl Seen {
 /// Checks records as they come.
 #[derive(Default)]
 pub struct Verifier {
-    key: Option<PublicKey>,
+    keys: Vec<PublicKey>,
     expected: HashMap<String, Vec<Expected>>,
     now: Option<Current>,
     /// The state of each instance after its last segment.
@@ -170,6 +176,8 @@ pub struct Verifier {
 /// The state of an instance after one of its segments.
 struct Left {
     index: u32,
+    segment: String,
+    sealed: bool,
     head: Hash,
     /// The number of the next row.
     next: u64,
@@ -185,8 +193,12 @@ struct Current {
     head: Hash,
     tree: Frontier,
     sealed: bool,
+    /// Whether nobody writes it any more.
+    closed: bool,
     checkpoints: u64,
     signed: u64,
+    /// How many rows the last good checkpoint covers.
+    covered: u64,
     expected: Vec<Expected>,
     problems: usize,
     /// Exits that name an enter of another call.
@@ -194,10 +206,22 @@ struct Current {
 }
 
 impl Verifier {
-    /// A verifier that requires every checkpoint to be signed with `key`, if there is one.
+    /// A verifier that requires every checkpoint to be signed with one of these keys, if there are any.
     #[must_use]
-    pub fn new(key: Option<PublicKey>) -> Self {
-        Self { key, ..Self::default() }
+    pub fn new(keys: impl IntoIterator<Item = PublicKey>) -> Self {
+        Self { keys: keys.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Takes a kept checkpoint: the segment must still hold that state. A checkpoint without the required signature proves
+    /// nothing, and is a problem.
+    pub fn keep(&mut self, checkpoint: &Checkpoint) {
+        match checkpoint.check_signature(&self.keys) {
+            Ok(()) => self.expect(checkpoint.into()),
+            Err(what) => {
+                let rows = counted(checkpoint.count, "row");
+                self.report(&checkpoint.segment, format!("the kept checkpoint after {rows}: {what}"));
+            }
+        }
     }
 
     /// Requires a segment to still hold an earlier state.
@@ -208,7 +232,7 @@ impl Verifier {
     /// Takes a note that a segment was removed; call this before any records. A note without the required signature explains
     /// nothing.
     pub fn explain(&mut self, removal: Removal) {
-        match removal.check_signature(self.key.as_ref()) {
+        match removal.check_signature(&self.keys) {
             Ok(()) => drop(self.removed.insert(removal.removed.clone(), removal)),
             Err(what) => self.report(&removal.removed, format!("the note that it was removed: {what}")),
         }
@@ -222,6 +246,13 @@ impl Verifier {
     /// Checks one record.
     pub fn take(&mut self, record: &Record) {
         self.judge(&Seen::of(record));
+    }
+
+    /// Notes that nobody writes the current segment any more.
+    pub(crate) fn closed(&mut self) {
+        if let Some(now) = &mut self.now {
+            now.closed = true;
+        }
     }
 
     /// Judges the next record.
@@ -305,7 +336,14 @@ impl Verifier {
             );
         }
         match self.instances.remove(&header.instance) {
-            Some(Left { index, head, next, calls }) => {
+            Some(Left { index, segment, sealed, head, next, calls }) => {
+                if !sealed && !self.keys.is_empty() {
+                    let what = format!(
+                        "no key signed its end, although {} follows it; while its gateway writes, verify again",
+                        header.segment
+                    );
+                    self.report(&segment, what);
+                }
                 let gone = |index| self.removed.contains_key(&segment_name(&header.instance, index));
                 if header.index > index + 1 && (index + 1..header.index).all(gone) {
                     if let Some(now) = &mut self.now {
@@ -394,7 +432,7 @@ impl Verifier {
             return self
                 .problem(None, format!("the checkpoint after {} cannot be read", counted(count, "row")));
         };
-        let signed = self.key.is_some() || checkpoint.signature.is_some();
+        let signed = checkpoint.signature.is_some();
         let what = if record.hash != Some(Hash::checkpoint(&record.text)) {
             Some("was changed".to_owned())
         } else if checkpoint.segment != name {
@@ -406,11 +444,14 @@ impl Verifier {
         } else if sound && (checkpoint.root, checkpoint.head) != (root, head) {
             Some("does not fit the rows: they were rewritten".to_owned())
         } else {
-            checkpoint.check_signature(self.key.as_ref()).err()
+            checkpoint.check_signature(&self.keys).err()
         };
         if let Some(now) = &mut self.now {
             now.sealed |= checkpoint.sealed;
             now.signed += u64::from(signed);
+            if what.is_none() {
+                now.covered = checkpoint.count;
+            }
         }
         if let Some(what) = what {
             self.problem(None, format!("the checkpoint after {} {what}", counted(checkpoint.count, "row")));
@@ -446,7 +487,22 @@ impl Verifier {
 
     fn end(&mut self) {
         self.compare_expected(true);
+        let lacks_seal = |now: &Current| now.closed && !now.sealed && now.tree.count() > 0;
+        if self.now.as_ref().is_some_and(lacks_seal) {
+            self.problem(None, "it is closed, because it has no journal, but its seal is missing");
+        }
+        let uncovered = |now: &Current| now.tree.count().saturating_sub(now.covered);
+        if let Some(rows) = self.now.as_ref().map(uncovered).filter(|rows| *rows > MOST_UNCOVERED)
+            && !self.keys.is_empty()
+        {
+            let rows = counted(rows, "row");
+            self.problem(
+                None,
+                format!("no key signed its last {rows}; a gateway never leaves as many without a checkpoint"),
+            );
+        }
         let Some(now) = self.now.take() else { return };
+        let uncovered = uncovered(&now);
         let untold = [now.problems, now.mispaired].map(|count| count.saturating_sub(MOST_PROBLEMS));
         let untold: usize = untold.iter().sum();
         if untold > 0 {
@@ -455,7 +511,8 @@ impl Verifier {
         }
         if let Some(header) = &now.header {
             let calls = now.calls.filter(|_| now.problems == 0);
-            let left = Left { index: header.index, head: now.head, next: now.next, calls };
+            let (segment, sealed) = (now.name.clone(), now.sealed || now.closed);
+            let left = Left { index: header.index, segment, sealed, head: now.head, next: now.next, calls };
             self.instances.insert(header.instance.clone(), left);
         }
         self.verified.push(Verified {
@@ -466,6 +523,7 @@ impl Verifier {
             sealed: now.sealed,
             checkpoints: now.checkpoints,
             signed: now.signed,
+            uncovered,
         });
     }
 }
@@ -492,8 +550,10 @@ impl Current {
             head,
             tree: Frontier::default(),
             sealed: false,
+            closed: false,
             checkpoints: 0,
             signed: 0,
+            covered: 0,
             expected,
             problems: 0,
             mispaired: 0,

@@ -278,7 +278,7 @@ fn checkpoints_are_published_and_signed() {
     let checkpoints = read_checkpoints(&folder.path().join("elsewhere.jsonl")).unwrap().checkpoints;
     assert_eq!(*told.lock(), checkpoints);
     assert!(checkpoints.len() >= 3, "{checkpoints:?}");
-    assert!(checkpoints.iter().all(|it| it.signature.is_some() && it.check_signature(None).is_ok()));
+    assert!(checkpoints.iter().all(|it| it.signature.is_some() && it.check_signature(&[]).is_ok()));
     let (verified, problems) = verify(std::slice::from_ref(&file));
     assert_eq!((verified[0].signed, problems), (verified[0].checkpoints, vec![]));
 

@@ -4,6 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "starts the checker and a process to kill")]
 
 mod bad;
+mod forged;
 mod journal;
 mod keeping;
 mod killed;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bridgehead_audit::{
-    Archive, AuditSink, CHECKPOINT_FILE, Clock, CorrelationId, Expected, Problem, PublicKey, Signer,
-    StoreError, StoreOptions, StoreSink, Verifier, read_checkpoints, segments,
+    Archive, AuditSink, CHECKPOINT_FILE, Clock, CorrelationId, Problem, PublicKey, Signer, StoreError,
+    StoreOptions, StoreSink, Verifier, read_checkpoints, segments,
 };
 use rusqlite::Connection;
 
@@ -38,7 +38,7 @@ fn verify_folder(folder: &Path, key: Option<PublicKey>) -> Vec<Problem> {
     let mut verifier = Verifier::new(key);
     let stated = read_checkpoints(&folder.join(CHECKPOINT_FILE)).unwrap();
     assert!(stated.unknown.is_empty());
-    stated.checkpoints.iter().for_each(|checkpoint| verifier.expect(Expected::from(checkpoint)));
+    stated.checkpoints.iter().for_each(|checkpoint| verifier.keep(checkpoint));
     stated.removed.into_iter().for_each(|removal| verifier.explain(removal));
     verifier.read(&segments(folder));
     verifier.finish_folder().1

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use bridgehead::audit::{
-    Archive, CHECKPOINT_AFTER, CHECKPOINT_FILE, Expected, Hash, Proof, ProofError, PublicKey, Verifier,
-    read_calls, read_checkpoints,
+    Archive, CHECKPOINT_AFTER, CHECKPOINT_FILE, Expected, Hash, Proof, ProofError, PublicKey, Verified,
+    Verifier, read_calls, read_checkpoints,
 };
 use bridgehead::config::AuditSettings;
 use clap::Args;
@@ -17,7 +17,7 @@ use crate::output;
 /// Check that nothing was changed, removed or reordered
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  bridgehead audit verify\n  bridgehead audit verify --head SEGMENT:COUNT:HEAD"
+    after_help = "Examples:\n  bridgehead audit verify\n  bridgehead audit verify --head SEGMENT:COUNT:HEAD\n  bridgehead audit verify --key audit.pub"
 )]
 pub(crate) struct Verify {
     /// Segments (*.sqlite) or exports (*.jsonl), instead of the whole folder
@@ -28,9 +28,9 @@ pub(crate) struct Verify {
     /// A saved copy of the checkpoint file; may be repeated
     #[arg(long, value_name = "FILE")]
     checkpoints: Vec<PathBuf>,
-    /// File with the public key that every checkpoint must be signed with
+    /// File with a public key: every checkpoint must be signed with one of these; may be repeated
     #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
+    key: Vec<PathBuf>,
 }
 
 /// Prove that a row is in the record
@@ -76,13 +76,16 @@ pub(super) fn verify(
     settings: &AuditSettings,
     json: bool,
 ) -> Result<Exit, String> {
-    let mut verifier = Verifier::new(public_key(verify.key.as_ref())?);
+    let keys = verify.key.iter().map(|file| PublicKey::read(file)).collect::<Result<Vec<_>, _>>();
+    let keys = keys.map_err(|error| error.to_string())?;
+    let has_keys = !keys.is_empty();
+    let mut verifier = Verifier::new(keys);
     verify.head.iter().for_each(|head| verifier.expect(head.clone()));
     let whole = verify.files.is_empty();
     let beside = settings.checkpoint_file.clone().unwrap_or_else(|| archive.folder().join(CHECKPOINT_FILE));
     for file in verify.checkpoints.iter().chain(whole.then_some(&beside)) {
         let read = read_checkpoints(file).map_err(|error| error.to_string())?;
-        read.checkpoints.iter().for_each(|checkpoint| verifier.expect(checkpoint.into()));
+        read.checkpoints.iter().for_each(|checkpoint| verifier.keep(checkpoint));
         read.removed.into_iter().for_each(|removal| verifier.explain(removal));
         for line in read.unknown {
             verifier.report(&file.display().to_string(), format!("line {line} is not a checkpoint"));
@@ -110,10 +113,20 @@ pub(super) fn verify(
     let mut text = String::new();
     for segment in &verified {
         let state = if segment.sealed { "sealed" } else { "open" };
-        text.push_str(&format!("{}:{}:{}  {state}\n", segment.segment, segment.count, segment.head));
+        let uncovered = match segment.uncovered {
+            0 => String::new(),
+            rows => format!(", {} uncovered", output::counted(rows, "row")),
+        };
+        let Verified { segment, count, head, .. } = segment;
+        text.push_str(&format!("{segment}:{count}:{head}  {state}{uncovered}\n"));
     }
     for problem in &problems {
         text.push_str(&format!("PROBLEM {}\n", output::one_line(&problem.to_string(), usize::MAX)));
+    }
+    let uncovered: u64 = verified.iter().map(|segment| segment.uncovered).sum();
+    if uncovered > 0 && has_keys {
+        let rows = output::counted(uncovered, "row");
+        text.push_str(&format!("{rows} uncovered: no checkpoint that a key signed proves them\n"));
     }
     text.push_str(&match (problems.len(), verified.len()) {
         (0, 0) => format!("there is no record in {}", archive.folder().display()),
