@@ -104,7 +104,12 @@ fn run(tools: &Tools, world: &World) -> Exit {
             Some(What::Instructions) => target.instructions().await.map(Found::Instructions),
             None | Some(What::List | What::Show { .. } | What::Cost) => listed(tools, &target).await,
         };
-        let (failures, some_serve) = target.failures().await;
+        let (mut failures, mut some_serve) = target.failures().await;
+        if let Some(server) = &tools.server {
+            // What is wrong with another server does not matter to this answer.
+            failures.retain(|(failed, _)| failed == server);
+            some_serve = failures.is_empty();
+        }
         target.close().await;
         let nothing = matches!((&found, tool), (Ok(Found::Tools(listed)), None) if listed.is_empty());
         // The gateway's own tools are always there, unless rules hide them, too.

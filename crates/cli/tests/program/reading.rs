@@ -148,5 +148,8 @@ async fn a_broken_server_does_not_speak_for_another() {
         asked.code == Some(0) && asked.stderr.is_empty()
     })
     .await;
+    let listed = place.run(&["tools", "--server", "one", "--config", config]).await;
+    assert_eq!((listed.code, listed.stderr.as_str()), (Some(0), ""), "{listed:?}");
+    has(&place.run(&["tools", "--server", "lame", "--config", config]).await, 3, &["NO_SUCH_VARIABLE"]);
     signal(&gateway, Signal::TERM);
 }
