@@ -187,7 +187,8 @@ fn get_out(outside: &Path) -> std::io::Result<()> {
     let held = [
         (Protection::Files, refused(std::fs::File::open(outside))),
         (Protection::Network, refused(TcpListener::bind("127.0.0.1:0"))),
-        (Protection::Sockets, refused(UnixDatagram::unbound())),
+        // A pair of datagrams reaches any named socket, as a socket of its own does.
+        (Protection::Sockets, refused(UnixDatagram::unbound()) && refused(UnixDatagram::pair())),
         (Protection::Signals, refused(parent.map_err(Into::into))),
         (Protection::Calls, refused(memory_file.map_err(Into::into))),
         (Protection::Privileges, powerless),

@@ -54,7 +54,17 @@ fn prisoner() {
             "abstract" => {
                 word(SocketAddr::from_abstract_name(about).and_then(|name| UnixStream::connect_addr(&name)))
             }
-            "pair" => word(UnixStream::pair()),
+            "pair" => {
+                use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+                let (family, kind) = match about {
+                    "stream" => (AddressFamily::UNIX, SocketType::STREAM),
+                    "packets" => (AddressFamily::UNIX, SocketType::SEQPACKET),
+                    "datagrams" => (AddressFamily::UNIX, SocketType::DGRAM),
+                    "raw" => (AddressFamily::UNIX, SocketType::RAW),
+                    _ => (AddressFamily::TIPC, SocketType::STREAM),
+                };
+                word(socketpair(family, kind, SocketFlags::CLOEXEC, None).map_err(Into::into))
+            }
             "signal" => word(rustix::process::test_kill_process(pid()).map_err(Into::into)),
             "parent" => {
                 let parent = rustix::process::getppid().unwrap();
@@ -218,7 +228,7 @@ async fn box_35_there_is_no_network() {
         (connect.clone(), "denied"),
         ("bind".to_owned(), "denied"),
         ("datagram".to_owned(), "denied"),
-        ("pair".to_owned(), "ok"),
+        ("pair stream".to_owned(), "ok"),
     ];
     let no_network = Confinement { files: None, network: false, signals: false, degrade: false };
     check(no_network, &expected).await;
@@ -239,6 +249,24 @@ async fn box_36_sockets_of_other_programs_are_out_of_reach() {
     for network in [false, true] {
         let confinement = Confinement { network, ..offline(&[], &[&inside]) };
         check(confinement, &[(connect.clone(), "denied")]).await;
+    }
+}
+
+/// WALL-3: a pair of sockets is of no use to reach anybody else. Only connected pairs can be made: an end of a pair of
+/// datagrams could send to any named socket, and the kernel makes such a pair of a raw one.
+#[tokio::test]
+async fn pairs_of_sockets_lead_nowhere_else() {
+    let (_place, inside, _) = place();
+    for network in [false, true] {
+        let expected = [
+            ("pair stream".to_owned(), "ok"),
+            ("pair packets".to_owned(), "ok"),
+            ("pair datagrams".to_owned(), "denied"),
+            ("pair raw".to_owned(), "denied"),
+            ("pair of another family".to_owned(), "denied"),
+        ];
+        check(Confinement { files: None, network, signals: false, degrade: false }, &expected).await;
+        check(Confinement { network, ..offline(&[], &[&inside]) }, &expected).await;
     }
 }
 

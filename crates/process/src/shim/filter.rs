@@ -177,10 +177,21 @@ pub(super) fn filter(asked: &Confinement) -> Option<BpfProgram> {
         Vec::new()
     };
     refused.insert(libc::SYS_socket, sockets);
+    refused.insert(libc::SYS_socketpair, unconnected_pairs()?);
     let action = SeccompAction::Errno(errno(Errno::PERM));
     let filter = SeccompFilter::new(refused, SeccompAction::Allow, action, arch).ok()?;
     let program: BpfProgram = filter.try_into().ok()?;
     Some(after_the_numbers(program))
+}
+
+/// The pairs of sockets that are refused: all but connected ones of Unix. Either end of a pair of datagrams can send to any
+/// socket with a name, and so reach a program outside and exchange descriptors with it. A stream or a sequence of packets
+/// (1 and 5) stays connected to its other end for ever. The kernel turns raw pairs into datagrams.
+fn unconnected_pairs() -> Option<Vec<SeccompRule>> {
+    let unix = u64::from(libc::AF_UNIX.cast_unsigned());
+    // The type is the lowest four bits: those of 1 and 5 are 0?01.
+    let kind = |bit: u64, value: u64| rule(&[(1, SeccompCmpOp::MaskedEq(bit), value)]);
+    [rule(&[(0, SeccompCmpOp::Ne, unix)]), kind(1, 0), kind(2, 2), kind(8, 8)].into_iter().collect()
 }
 
 /// A rule that matches if all conditions hold. A condition is the index of an argument, a comparison and a value. It
