@@ -1,11 +1,11 @@
 //! The control socket of a running gateway, and the file beside it that describes the gateway.
 //!
-//! Only the owner can enter the folder. A process that can open the socket is an operator, and may also be a client. The
+//! Only the owner can enter the folder. A process that can open the socket is an operator, and may also be a client. Whoever can
+//! only read the files is neither: they hold no secret, because a confined server may be allowed to read everything. The
 //! gateway removes its files when it ends; the next gateway or command removes the files of one that was killed. If the
 //! socket cannot be created, the gateway warns and still serves its clients.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,9 +14,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bridgehead_config::Secret;
+use bridgehead_front::serve_control;
 pub(crate) use bridgehead_front::{Api, Operators};
-use bridgehead_front::{Token, serve_control};
 use bridgehead_gateway::Gateway;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -59,7 +58,7 @@ impl Control {
 }
 
 /// A running gateway, as its file describes it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     /// The id of this run.
     pub instance: String,
@@ -75,18 +74,9 @@ pub struct Instance {
     pub config: Option<PathBuf>,
     /// Its control socket.
     pub socket: PathBuf,
-    /// The bearer token of operators over HTTP.
+    /// Always empty. Programs of release 0.1.0 remove the files of a gateway whose description lacks it.
+    #[serde(default)]
     token: String,
-}
-
-impl fmt::Debug for Instance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token must not be shown.
-        f.debug_struct("Instance")
-            .field("instance", &self.instance)
-            .field("pid", &self.pid)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Instance {
@@ -110,6 +100,8 @@ pub fn running(directory: &Path) -> Vec<Instance> {
                 match fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Instance>(&text).ok()) {
                     Some(instance) if answers(&instance.socket) => found.push(instance),
                     _ if young => {}
+                    // A gateway of another release, which describes itself otherwise.
+                    None if answers(&path.with_extension("sock")) => {}
                     _ => drop((fs::remove_file(&path), fs::remove_file(path.with_extension("sock")))),
                 }
             }
@@ -157,14 +149,8 @@ pub(crate) fn open(
     max_message_bytes: usize,
     shutdown: &CancellationToken,
 ) -> (Api, Option<Serving>) {
-    let api = |token| Api::new(gateway.clone(), token, operators, shutdown.clone());
-    let Some(Control { directory, config }) = control.cloned() else { return (api(None), None) };
-    let (token, text) = match Token::random("operator") {
-        Ok((token, text)) => (Some(token), text),
-        // The socket works without a token. Over HTTP, no operator token is accepted then.
-        Err(_) => (None, Secret::new("")),
-    };
-    let api = api(token);
+    let api = Api::new(gateway.clone(), operators, shutdown.clone());
+    let Some(Control { directory, config }) = control.cloned() else { return (api, None) };
     let id = gateway.instance();
     let instance = Instance {
         instance: id.to_owned(),
@@ -174,7 +160,7 @@ pub(crate) fn open(
         addresses: addresses.to_vec(),
         config,
         socket: socket(&directory, id),
-        token: text.expose().to_owned(),
+        token: String::new(),
     };
     let (served, gateway, shutdown) = (api.clone(), gateway.clone(), shutdown.clone());
     let (tell, opened) = oneshot::channel();
@@ -292,7 +278,7 @@ mod tests {
             addresses: Vec::new(),
             config: None,
             socket: directory.join(format!("{id}.sock")),
-            token: "secret".to_owned(),
+            token: String::new(),
         }
     }
 
@@ -325,14 +311,19 @@ mod tests {
         std::mem::forget(files);
         drop(UnixListener::bind(directory.join("alone.sock")).unwrap());
         fs::write(directory.join("broken.json"), "{").unwrap();
+        let other_release = UnixListener::bind(directory.join("other.sock")).unwrap();
+        fs::write(directory.join("other.json"), "{}").unwrap();
         assert_eq!(running(directory), []);
-        assert_eq!(fs::read_dir(directory).unwrap().count(), 4, "all are too young to be judged");
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 6, "all are too young to be judged");
         let old = rustix::fs::Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
         let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
         for entry in fs::read_dir(directory).unwrap().flatten() {
             let no_flags = rustix::fs::AtFlags::empty();
             rustix::fs::utimensat(rustix::fs::CWD, entry.path(), &times, no_flags).unwrap();
         }
+        assert_eq!(running(directory), []);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 2, "a gateway that answers keeps its files");
+        drop(other_release);
         assert_eq!(running(directory), []);
         assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
     }

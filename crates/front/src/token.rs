@@ -34,12 +34,6 @@ impl Token {
         Self { value, principal: Principal::named(name) }
     }
 
-    /// A random one that names its holder, and its text.
-    pub fn random(name: &str) -> io::Result<(Self, Secret)> {
-        let value = Secret::new(random_text()?);
-        Ok((Self::new(name, value.clone()), value))
-    }
-
     /// Whether `offered` is the token, compared in constant time.
     pub fn matches(&self, offered: &[u8]) -> bool {
         self.value.expose().as_bytes().ct_eq(offered).into()

@@ -1,8 +1,8 @@
 //! The API for operators: status, configuration id, rules, tools, events, the lines that servers write, and restarts.
 //!
-//! The same routes are served on the HTTP front, to the [`Operators`] and to the holder of the instance's token, and on a Unix
-//! socket, to users who may open its file. The socket serves MCP clients too. Callers are checked before a request gets here.
-//! This module decides nothing about servers itself. Restarts and opened streams are recorded.
+//! The same routes are served on the HTTP front, to the [`Operators`], and on a Unix socket, to users who may open its file. The
+//! socket serves MCP clients too. Callers are checked before a request gets here. This module decides nothing about servers
+//! itself. Restarts and opened streams are recorded.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use super::connection::{accept_all, upgradable};
 use super::join::{JOIN, Joining};
 use super::reply::{self, Body, Reply};
 use super::{ENDPOINT, Routes, body, crashed, sse};
+use crate::Backend;
 use crate::panics::{self, guarded};
-use crate::{Backend, Token};
 
 /// The prefix of all routes of the API.
 pub const API: &str = "/api/v1/";
@@ -58,12 +58,11 @@ pub struct Api(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     gateway: Gateway,
-    token: Option<Token>,
     operators: Operators,
     shutdown: CancellationToken,
 }
 
-/// Who may use the API over HTTP, besides the holder of the instance's token. Clones share it.
+/// Who may use the API over HTTP. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Operators(Arc<ArcSwap<Listed>>);
 
@@ -114,25 +113,12 @@ impl Operators {
 }
 
 impl Api {
-    /// The API of `gateway`. Over HTTP it is open to the holder of `token` and to `operators`. Streams end at `shutdown`.
-    pub fn new(
-        gateway: Gateway,
-        token: Option<Token>,
-        operators: Operators,
-        shutdown: CancellationToken,
-    ) -> Self {
-        Self(Arc::new(Inner { gateway, token, operators, shutdown }))
+    /// The API of `gateway`. Over HTTP it is open to `operators`. Streams end at `shutdown`.
+    pub fn new(gateway: Gateway, operators: Operators, shutdown: CancellationToken) -> Self {
+        Self(Arc::new(Inner { gateway, operators, shutdown }))
     }
 
-    /// The operator who holds the instance's token, if it is the offered one.
-    pub(crate) fn holder(&self, offered: Option<&[u8]>) -> Option<Operator> {
-        let token =
-            self.0.token.as_ref().filter(|token| offered.is_some_and(|offered| token.matches(offered)))?;
-        let principal = token.principal().clone();
-        Some(Operator { principal, transport: HTTP, may_change: true, is_listed: false })
-    }
-
-    /// Who else may use it.
+    /// Who may use it over HTTP.
     pub(crate) fn operators(&self) -> &Operators {
         &self.0.operators
     }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bridgehead_call::{AuditSink, Outcome};
-use bridgehead_config::{GatewaySettings, HttpSettings, Launch, Secret, ServerConfig, Who};
+use bridgehead_config::{GatewaySettings, HttpSettings, Launch, ServerConfig, Who};
 use bridgehead_events::Counter;
 use bridgehead_front::{
-    Api, Authenticating, Authenticator, LocalUser, Operators, Peer, PeerUser, Refusal, Token, Workers,
+    Api, Authenticating, Authenticator, LocalUser, Operators, Peer, PeerUser, Refusal, Workers,
     authenticator, bearer_token, router, serve, serve_socket,
 };
 use bridgehead_gateway::{Gateway, Options, Principal, PrincipalKind, Validity};
@@ -27,9 +27,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::client::Server;
 use crate::fake::{code_of, modern};
 
-const TOKEN: (&str, &str) = ("authorization", "Bearer operators-only");
+/// The key of an operator who may do everything.
+const TOKEN: (&str, &str) = ("authorization", "Bearer chief");
 
-/// Knows two keys by their names, and else the local user.
+/// Knows the keys by their names, and else the local user.
 struct ByName {
     revoked: CancellationToken,
     local: LocalUser,
@@ -44,6 +45,7 @@ impl Authenticator for ByName {
         let validity = Validity::new(Some(self.revoked.clone()), None);
         Either::Left(ready(match bearer_token(headers) {
             Some(b"ops") => Ok(Principal::new("key:ops", PrincipalKind::Key).valid(validity)),
+            Some(b"chief") => Ok(Principal::new("key:chief", PrincipalKind::Key)),
             Some(b"seer") => Ok(Principal::new("key:seer", PrincipalKind::Key).in_groups(["see"])),
             Some(b"client") => Ok(Principal::new("key:client", PrincipalKind::Key)),
             Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "no such key")
@@ -83,9 +85,9 @@ impl Place {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let token = Token::new("operator", Secret::new("operators-only"));
-        let operators = Operators::new(vec![Who::Key("ops".to_owned())], vec![Who::Group("see".to_owned())]);
-        let api = Api::new(gateway.clone(), Some(token), operators.clone(), shutdown.clone());
+        let all = ["ops", "chief"].map(|name| Who::Key(name.to_owned()));
+        let operators = Operators::new(all.to_vec(), vec![Who::Group("see".to_owned())]);
+        let api = Api::new(gateway.clone(), operators.clone(), shutdown.clone());
         let settings = HttpSettings::default();
         let by_name = ByName { revoked: revoked.clone(), local: LocalUser::new(&settings) };
         let routes =
@@ -173,8 +175,8 @@ async fn operators_have_their_rights() {
     assert_eq!(refused.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
 }
 
-/// ACC-7: operators that are withdrawn are refused at once, and their streams carry nothing more; the holder of the instance's
-/// token is not concerned.
+/// ACC-7: operators that are withdrawn are refused at once, and their streams carry nothing more; those that stay are not
+/// concerned.
 #[tokio::test]
 async fn operators_are_withdrawn_at_once() {
     let place = Place::new().await;
@@ -187,7 +189,7 @@ async fn operators_are_withdrawn_at_once() {
     };
     let (mut lost, mut kept) = (open(bearer("Bearer ops")).await, open(TOKEN).await);
     let mut seeing = open(bearer("Bearer seer")).await;
-    place.operators.set(Vec::new(), vec![Who::Group("see".to_owned())]);
+    place.operators.set(vec![Who::Key("chief".to_owned())], vec![Who::Group("see".to_owned())]);
     let status = async |key| place.ask("GET", "/api/v1/status", &[bearer(key)], "").await.0;
     assert_eq!((status("Bearer ops").await, status("Bearer seer").await), (403, 200));
     assert_eq!(place.get("/api/v1/status").await.0, 200);

@@ -81,7 +81,7 @@ impl Place {
         let gateway = Gateway::new(Options::default()).unwrap();
         gateway.start();
         let shutdown = CancellationToken::new();
-        let api = Api::new(gateway.clone(), None, Operators::default(), shutdown.clone());
+        let api = Api::new(gateway.clone(), Operators::default(), shutdown.clone());
         let serving =
             tokio::spawn(serve_http(gateway, listeners, Box::new(settings), api, threads, shutdown.clone()));
         Self { plain, encrypted, socket, certificate, shutdown, serving, folder }

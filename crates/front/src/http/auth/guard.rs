@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::super::api::{Api, Operator};
-use super::{Authenticator, Peer, Refusal, authenticator, bearer_token};
+use super::{Authenticator, Peer, Refusal, authenticator};
 
 /// The rules of one endpoint.
 pub(crate) struct Guard {
@@ -112,7 +112,7 @@ impl Guard {
         self.authenticator.authenticate(&parts.headers, peer).await
     }
 
-    /// The same for operators: the holder of the instance's token, or a principal that is listed as one.
+    /// The same for operators: a principal that is listed as one.
     pub(crate) async fn admit_operator(
         &self,
         parts: &Parts,
@@ -121,9 +121,6 @@ impl Guard {
     ) -> Result<Operator, Refusal> {
         let host = self.host(parts)?;
         self.origin(&parts.headers, host)?;
-        if let Some(holder) = api.holder(bearer_token(&parts.headers)) {
-            return Ok(holder);
-        }
         let principal = self.authenticator.authenticate(&parts.headers, peer).await?;
         api.operators().admit(principal).ok_or_else(|| {
             Refusal::new(
@@ -334,8 +331,8 @@ mod tests {
         assert!(ask(&control, "/mcp", &[("host", "anything"), ("origin", "null")]).is_ok());
     }
 
-    /// ACC-7, AUD-5: the API opens to the instance's token and to listed principals, not to the endpoint's token by itself, and
-    /// passes the same checks of `Host` and `Origin` as clients.
+    /// ACC-7, AUD-5: the API opens to listed principals only, not to the endpoint's token by itself, and operators pass the same
+    /// checks of `Host` and `Origin` as clients.
     #[test]
     fn operators() {
         let gateway = bridgehead_gateway::Gateway::new(bridgehead_gateway::Options::default()).unwrap();
@@ -344,9 +341,8 @@ mod tests {
                      headers: &[(&str, &str)],
                      expected: Result<(&str, bool), u16>| {
             let guard = guard("127.0.0.1:1", &[], &[], front);
-            let instance = Some(Token::new("operator", Secret::new("inst")));
             let operators = Operators::new(operators.0.to_vec(), operators.1.to_vec());
-            let api = Api::new(gateway.clone(), instance, operators, CancellationToken::new());
+            let api = Api::new(gateway.clone(), operators, CancellationToken::new());
             let mut request = http::Request::builder().uri("/api/v1/status");
             for (name, value) in headers {
                 request = request.header(*name, *value);
@@ -358,12 +354,9 @@ mod tests {
                 .map_err(|refusal| refusal.status.as_u16());
             assert_eq!(outcome, expected.map(|(name, change)| (name.to_owned(), change)), "{headers:?}");
         };
-        let (host, instance, token) =
-            (("host", "localhost"), ("authorization", "Bearer inst"), ("authorization", "Bearer front"));
+        let (host, token) = (("host", "localhost"), ("authorization", "Bearer front"));
         let nobody: (&[Who], &[Who]) = (&[], &[]);
         let evil = ("origin", "http://evil.example");
-        check(Some("front"), nobody, &[host, instance], Ok(("operator", true)));
-        check(None, nobody, &[host, instance], Ok(("operator", true)));
         check(Some("front"), nobody, &[host, token], Err(403));
         check(Some("front"), (&[Who::Token], &[]), &[host, token], Ok(("token", true)));
         check(Some("front"), (&[], &[Who::Token]), &[host, token], Ok(("token", false)));
@@ -372,8 +365,8 @@ mod tests {
         check(None, (&[Who::LocalUser(7)], &[]), &[host], Ok(("local:7", true)));
         check(None, nobody, &[host], Err(403));
         check(Some("front"), (&[Who::Everyone], &[]), &[host, ("authorization", "Bearer ")], Err(401));
-        check(None, nobody, &[host, instance, evil], Err(403));
-        check(None, nobody, &[("host", "evil.example"), instance], Err(403));
+        check(None, (&[Who::LocalUser(7)], &[]), &[host, evil], Err(403));
+        check(None, (&[Who::LocalUser(7)], &[]), &[("host", "evil.example")], Err(403));
     }
 
     #[test]
