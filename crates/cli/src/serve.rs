@@ -205,6 +205,11 @@ async fn serve_until_end(
     (world, variables): (&World, BTreeMap<String, String>),
     written: Config,
 ) -> Exit {
+    // Before the first server is started. A gateway starts nothing but servers.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = bridgehead_process::adopt_orphans() {
+        debug!(%error, "what a server leaves behind by force is not ended");
+    }
     // First, so that the nursery starts on another processor while the rest is prepared here.
     let _prepared = config
         .servers

@@ -155,6 +155,12 @@ impl Child {
         exit
     }
 
+    /// Resolves when the shim has ended without ending the child's processes, which only a server that is not confined can bring
+    /// about. They are killed then, and [`Child::wait`] returns soon. May be dropped and called again.
+    pub async fn abandoned(&mut self) {
+        self.keeper.abandoned().await;
+    }
+
     /// Ends the child. Closes its input and waits up to `grace`; then sends SIGTERM to it and its descendants,
     /// waits a second, and sends SIGKILL. Descendants that outlive a child that ended by itself get SIGKILL at once.
     pub async fn stop(mut self, grace: Duration) -> Exit {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
+use std::ops::ControlFlow;
 
 /// A process and the parent it was found under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +15,33 @@ pub(crate) struct Descendant {
     pub(crate) parent: u32,
 }
 
+/// How many processes a search visits at most. A tree that grows while it is searched would else be searched for ever.
+const MOST: usize = 1 << 16;
+
 /// Every descendant of `root`, parents before their children, without `root` itself.
 pub(crate) fn below(root: u32) -> Vec<Descendant> {
-    below_except(root, &BTreeSet::new())
+    up_to(root, MOST)
 }
 
-/// Like [`below`], without the processes in `except` and their descendants.
-pub(crate) fn below_except(root: u32, except: &BTreeSet<u32>) -> Vec<Descendant> {
+/// Like [`below`], but not more than `most`, in a time that does not depend on how fast the tree grows.
+pub(crate) fn up_to(root: u32, most: usize) -> Vec<Descendant> {
+    let mut found = Vec::new();
+    visit(root, &BTreeSet::new(), |descendant| {
+        found.push(descendant);
+        if found.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    found
+}
+
+/// Visits every descendant of `root`, before its children are looked for, until `see` breaks. Leaves out the processes in
+/// `except` and their descendants.
+pub(crate) fn visit(root: u32, except: &BTreeSet<u32>, mut see: impl FnMut(Descendant) -> ControlFlow<()>) {
     // Some kernels are built without the lists of children; then the parent of every process is read.
     let by_parent = if fs::exists(format!("/proc/{root}/task/{root}/children")).unwrap_or(false) {
         None
     } else {
         Some(everybody())
     };
-    let mut found = Vec::new();
     // Pids that are reused while we read could form a cycle.
     let mut seen = BTreeSet::from([root]);
     let mut open = VecDeque::from([root]);
@@ -38,12 +52,13 @@ pub(crate) fn below_except(root: u32, except: &BTreeSet<u32>) -> Vec<Descendant>
         };
         for pid in children {
             if !except.contains(&pid) && seen.insert(pid) {
-                found.push(Descendant { pid, parent });
+                if seen.len() > MOST || see(Descendant { pid, parent }).is_break() {
+                    return;
+                }
                 open.push_back(pid);
             }
         }
     }
-    found
 }
 
 /// The current parent of a process.
@@ -65,17 +80,28 @@ pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
 }
 
 /// The resident memory of a process that is not backed by a file. Shared memory is counted in full for each process.
+/// Everybody may read this of every process.
 pub(crate) fn own_bytes(pid: u32) -> Option<u64> {
-    lines_in_kilobytes(&format!("/proc/{pid}/status"), &["RssAnon:", "RssShmem:"])
+    kilobytes_of(pid, "status", &["RssAnon:", "RssShmem:"])
 }
 
-/// Like [`own_bytes`], but shared memory is divided among the processes that share it. Slower to read.
+/// Like [`own_bytes`], but shared memory is divided among the processes that share it. Slower to read, and hidden for a
+/// process that is closed to its own user (`PR_SET_DUMPABLE`, or a program that cannot be read).
 pub(crate) fn fair_bytes(pid: u32) -> Option<u64> {
-    lines_in_kilobytes(&format!("/proc/{pid}/smaps_rollup"), &["Pss_Anon:", "Pss_Shmem:"])
+    kilobytes_of(pid, "smaps_rollup", &["Pss_Anon:", "Pss_Shmem:"])
+}
+
+/// The sum of these lines of a file of a process. If its first thread has ended, that one has no memory any more, and another
+/// thread tells.
+fn kilobytes_of(pid: u32, file: &str, names: &[&str]) -> Option<u64> {
+    lines_in_kilobytes(format!("/proc/{pid}/{file}"), names).or_else(|| {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        threads.flatten().find_map(|thread| lines_in_kilobytes(thread.path().join(file), names))
+    })
 }
 
 /// The sum of the lines that start with these names.
-fn lines_in_kilobytes(path: &str, names: &[&str]) -> Option<u64> {
+fn lines_in_kilobytes(path: impl AsRef<std::path::Path>, names: &[&str]) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let kilobytes = text.lines().filter_map(|line| {
         let rest = names.iter().find_map(|name| line.strip_prefix(name))?;

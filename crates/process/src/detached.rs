@@ -37,7 +37,11 @@ pub fn detach(
     let mut command = std::process::Command::new(program);
     command.args(arguments).current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    #[cfg(target_os = "linux")]
+    let mut known = crate::orphans::Known::lock();
     let child = tokio::process::Command::from(command).kill_on_drop(false).spawn()?;
+    #[cfg(target_os = "linux")]
+    known.note(child.id().unwrap_or_default(), crate::orphans::Kind::Started);
     Ok(Detached { child })
 }
 

@@ -46,6 +46,8 @@ impl Group {
         if let Some(cwd) = &spec.cwd {
             command.current_dir(cwd);
         }
+        #[cfg(target_os = "linux")]
+        let mut known = crate::orphans::Known::lock();
         let mut command = tokio::process::Command::from(command);
         let mut inner = command.kill_on_drop(true).spawn().map_err(|source| spec.refused(program, source))?;
 
@@ -53,6 +55,8 @@ impl Group {
             .id()
             .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
             .ok_or_else(|| other(io::Error::other("the new process has no id")))?;
+        #[cfg(target_os = "linux")]
+        known.note(pid.as_raw_pid().unsigned_abs(), crate::orphans::Kind::Started);
         let pipes = inner.stdin.take().zip(inner.stdout.take()).zip(inner.stderr.take());
         let ((stdin, stdout), stderr) =
             pipes.ok_or_else(|| other(io::Error::other("the new process has no pipes")))?;
@@ -127,6 +131,8 @@ impl Group {
             Ok(None) | Err(_) => Exit::UNKNOWN,
         };
         self.exit = Some(exit);
+        #[cfg(target_os = "linux")]
+        crate::orphans::Known::lock().forget(self.pid());
         exit
     }
 

@@ -254,6 +254,17 @@ impl Keeper {
         either!(self, kept => kept.gone().await)
     }
 
+    /// Resolves when whatever keeps the program's processes together has ended without ending them; they are killed then.
+    /// May be dropped and called again.
+    pub(crate) async fn abandoned(&mut self) {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Tree(tree) => tree.abandoned().await,
+            // Nothing keeps a group but its own leader.
+            Self::Group(_) => std::future::pending().await,
+        }
+    }
+
     /// Waits `grace` for the program to end by itself, then ends it.
     pub(crate) async fn stop(&mut self, grace: Duration) -> Exit {
         match timeout(grace, self.gone()).await {

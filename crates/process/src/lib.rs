@@ -31,6 +31,8 @@ mod limits;
 mod message;
 #[cfg(target_os = "linux")]
 mod nursery;
+#[cfg(target_os = "linux")]
+mod orphans;
 mod output;
 mod passed;
 mod paths;
@@ -56,6 +58,8 @@ pub use environment::{INHERITED, base_environment, held_back, own_environment};
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use limits::{Breach, Effective, Enforced, Limits};
+#[cfg(target_os = "linux")]
+pub use orphans::adopt_orphans;
 pub use output::{OutputError, output, output_blocking};
 pub use passed::passed_sockets;
 pub use spec::{SpawnError, Spec};

@@ -41,6 +41,19 @@ impl Limits {
         of_each || self.is_of_tree()
     }
 
+    /// How many threads a tree may have where the system counts threads and not processes; `None` without a limit. Nobody knows how
+    /// many threads a process needs. So unless a hard limit was asked for, this only stops a tree that multiplies faster than the
+    /// shim counts.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn threads(&self) -> Option<u32> {
+        /// For each process that there may be.
+        const THREADS: u32 = 64;
+        /// However few processes there may be.
+        const FEWEST: u32 = 1024;
+        let generous = |count: u32| count.saturating_mul(THREADS).max(FEWEST);
+        self.processes.map(|count| if self.hard_processes { count } else { generous(count) })
+    }
+
     /// Whether a limit of the tree as a whole is set.
     pub(crate) fn is_of_tree(&self) -> bool {
         let Self { memory, hard_memory, processes, hard_processes, .. } = *self;

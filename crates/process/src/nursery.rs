@@ -16,8 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::message;
+use crate::orphans::{self, Kind, Known};
 
 /// A running nursery; closing the socket ends it.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ impl Nursery {
             return Ok(nursery);
         }
         let nursery = Arc::new(Self::start(program)?);
+        nursery.watch()?;
         *current = Arc::downgrade(&nursery);
         Ok(nursery)
     }
@@ -53,10 +56,24 @@ impl Nursery {
         #[cfg(coverage)]
         command.envs(std::env::vars_os().filter(|(name, _)| name == "LLVM_PROFILE_FILE"));
         command.stdin(OwnedFd::from(its_socket)).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut known = Known::lock();
         // tokio reaps a dropped child in the background, while a runtime runs.
         let child = tokio::process::Command::from(command).kill_on_drop(false).spawn()?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+        known.note(child.id().unwrap_or_default(), Kind::Started);
         Ok(Self { program: program.to_owned(), socket, pid })
+    }
+
+    /// Sees to it that this nursery does not stay stopped, for as long as it is used.
+    fn watch(self: &Arc<Self>) -> io::Result<()> {
+        let mut children = signal(SignalKind::child())?;
+        let nursery = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while children.recv().await.is_some() && nursery.strong_count() > 0 {
+                orphans::look_after();
+            }
+        });
+        Ok(())
     }
 
     /// Asks for a shim with this control socket. Success does not mean that a shim will exist: if the nursery cannot
@@ -93,6 +110,7 @@ impl Drop for Nursery {
         let _ = std::thread::Builder::new().name("nursery".to_owned()).spawn(move || {
             // An error means that tokio was quicker.
             let _ = waitpid(Some(pid), WaitOptions::empty());
+            Known::lock().forget(pid.as_raw_pid().unsigned_abs());
         });
     }
 }

@@ -42,6 +42,12 @@ mod filter;
 #[cfg(target_os = "linux")]
 mod keeping;
 #[cfg(target_os = "linux")]
+mod killing;
+#[cfg(target_os = "linux")]
 mod nursery;
+#[cfg(target_os = "linux")]
+mod own_users;
+#[cfg(target_os = "linux")]
+mod program;
 #[cfg(target_os = "linux")]
 mod watch;

@@ -1,7 +1,8 @@
 //! System calls without a safe wrapper: descriptors that a parent passes, signals at the start of a shim, the forks that make shims and
-//! servers, resource usage, and releasing code pages.
+//! servers, becoming a server, turns on the processor, resource usage, and releasing code pages.
 #![expect(unsafe_code, reason = "calls of the system that neither std nor rustix wraps")]
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -153,6 +154,68 @@ pub(crate) fn survive_large_files() {
     // SAFETY: ignoring a signal installs no code of ours.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+/// Becomes another program. `last` is called when everything is prepared and nothing is allocated any more. Returns only if it
+/// failed.
+pub(crate) fn execute(
+    path: &CStr,
+    args: &[CString],
+    env: &[CString],
+    last: impl FnOnce() -> io::Result<()>,
+) -> io::Error {
+    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
+        texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (args, env) = (pointers(args), pointers(env));
+    // SAFETY: the default of a signal installs no code of ours. The runtime of the language ignores this one.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+    if let Err(error) = last() {
+        return error;
+    }
+    // SAFETY: the texts end with a zero byte, the lists with a null pointer, and all of them outlive the call.
+    unsafe {
+        libc::execve(path.as_ptr(), args.as_ptr(), env.as_ptr());
+    }
+    io::Error::last_os_error()
+}
+
+/// Moves this process into a new namespace of users, in which it is nobody yet.
+pub(crate) fn own_users() -> io::Result<()> {
+    // SAFETY: the call takes a number and touches no memory. This flag shares and unshares no descriptors.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The arguments of `sched_setattr`, in their first version.
+#[repr(C)]
+#[derive(Default)]
+struct Scheduling {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Lets this process run soon whenever it wants to, however many others want to: it asks for the shortest turns, which come
+/// first, and for a better priority. Anybody may have the former (Linux 6.12 and later), and only some the latter.
+pub(crate) fn run_before_others() {
+    const SHORTEST: u64 = 100_000;
+    const BETTER: i32 = -10;
+    let current = rustix::process::getpriority_process(None).unwrap_or_default();
+    for nice in [BETTER.min(current), current] {
+        let size = u32::try_from(size_of::<Scheduling>()).unwrap_or_default();
+        let scheduling = Scheduling { size, nice, runtime: SHORTEST, ..Scheduling::default() };
+        // SAFETY: the structure says its size and outlives the call. Zero means this thread.
+        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const scheduling, 0) } == 0 {
+            return;
+        }
     }
 }
 

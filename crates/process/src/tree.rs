@@ -5,7 +5,7 @@
 //! its tree would then be uncontrolled.
 //!
 //! If a server kills its shim, this module kills the server's process group and its descendants. The nursery kills the
-//! processes that had left both. Only a server that also kills the nursery can leave something behind.
+//! processes that had left both; if it was killed too, a program that adopts orphans does ([`orphans`](crate::orphans)).
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -26,6 +26,7 @@ use tracing::warn;
 use crate::child::{AFTER_KILL, AFTER_TERM, Pipes};
 use crate::message::{self, Birth, REPORT, Report, Stage};
 use crate::nursery::Nursery;
+use crate::orphans::{Kind, Known};
 use crate::view::ProcessView;
 use crate::{Breach, Effective, Exit, SpawnError, Spec, descent, paths};
 
@@ -189,6 +190,7 @@ impl<'spec> Starting<'spec> {
             }
         };
         let _nursery = self.nursery;
+        Known::lock().note(shim.pid, Kind::Shim);
         let tree = Tree {
             program,
             shim,
@@ -241,27 +243,52 @@ impl Tree {
     pub(crate) async fn gone(&mut self) -> Exit {
         while !self.gone {
             match self.next_report().await {
-                Some(Report::Exited { status }) => self.exit = Some(ExitStatus::from_raw(status).into()),
-                Some(Report::Breached(breach)) => self.breach = Some(breach),
-                Some(Report::Gone { left, killed }) => {
-                    self.killed = killed;
-                    if left > 0 {
-                        // They hang in the kernel, or belong to another user now.
-                        warn!(
-                            left,
-                            "processes of a server could not be ended (`bridgehead explain something-is-left-behind`)"
-                        );
-                    }
-                    self.gone = true;
-                }
-                Some(Report::Started { .. } | Report::Failed { .. }) => {}
-                None => {
-                    self.kill_from_here();
-                    self.gone = true;
-                }
+                Some(report) => self.heard(report),
+                None => self.take_over(),
             }
         }
         *self.exit.get_or_insert(Exit::UNKNOWN)
+    }
+
+    /// Resolves when the shim has ended without its tree, which is then killed from here. Never resolves for a shim that ends its
+    /// tree. May be dropped and called again.
+    pub(crate) async fn abandoned(&mut self) {
+        while !self.gone {
+            match self.next_report().await {
+                Some(report) => self.heard(report),
+                None => return self.take_over(),
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    fn heard(&mut self, report: Report) {
+        match report {
+            Report::Exited { status } => self.exit = Some(ExitStatus::from_raw(status).into()),
+            Report::Breached(breach) => self.breach = Some(breach),
+            Report::Gone { left, killed } => {
+                self.killed = killed;
+                if left > 0 {
+                    // They hang in the kernel, or belong to another user now.
+                    warn!(
+                        left,
+                        "processes of a server could not be ended (`bridgehead explain something-is-left-behind`)"
+                    );
+                }
+                self.gone = true;
+            }
+            Report::Started { .. } | Report::Failed { .. } => {}
+        }
+    }
+
+    /// Ends the tree of a shim that is gone.
+    fn take_over(&mut self) {
+        warn!(
+            pid = self.program.pid,
+            "the shim of a server was killed; its processes are ended (`bridgehead explain something-is-left-behind`)"
+        );
+        self.kill_from_here();
+        self.gone = true;
     }
 
     /// Sends SIGTERM to the tree, waits a second, and sends SIGKILL.
@@ -342,6 +369,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
+        Known::lock().forget(self.shim.pid);
         // Dropping closes the socket, and the shim kills the tree. If the shim is already gone, it is killed from here.
         if !self.gone {
             let mut reports = [0; 4 * REPORT];

@@ -245,12 +245,20 @@ async fn tree() -> Finding {
 }
 
 #[cfg(target_os = "linux")]
-fn kept(enforced: Option<Enforced>) -> String {
+fn kept(enforced: Option<Enforced>, by: &str) -> String {
     match enforced {
-        Some(Enforced::Hard) => "hard, by a control group".to_owned(),
-        _ => "sampled: the tree is checked at intervals, and killed when it has too much".to_owned(),
+        Some(Enforced::Hard) => format!("hard, by {by}"),
+        _ => "sampled: the tree is checked at intervals, and stopped and killed when it has too much"
+            .to_owned(),
     }
 }
+
+#[cfg(target_os = "linux")]
+const BY_GROUP: &str = "a control group";
+#[cfg(target_os = "linux")]
+const BY_OWN_USERS: &str = "`RLIMIT_NPROC` in a user namespace of its own, which refuses one more";
+#[cfg(target_os = "linux")]
+const NOT_ENDED: &str = "a program that started more processes than its limit was not ended";
 
 #[cfg(target_os = "linux")]
 async fn memory() -> Finding {
@@ -259,7 +267,7 @@ async fn memory() -> Finding {
     let outcome = match child {
         Err(reason) => Err(reason),
         Ok(child) => match breach(child).await {
-            (Some(Breach::Memory { .. }), child) => Ok(kept(child.effective().memory)),
+            (Some(Breach::Memory { .. }), child) => Ok(kept(child.effective().memory, BY_GROUP)),
             _ => Err("a program that took twice its limit was not ended".to_owned()),
         },
     };
@@ -292,8 +300,16 @@ async fn processes() -> Finding {
     let outcome = match child {
         Err(reason) => Err(reason),
         Ok(child) => match breach(child).await {
-            (Some(Breach::Processes { .. }), child) => Ok(kept(child.effective().processes)),
-            _ => Err("a program that started more processes than its limit was not ended".to_owned()),
+            (Some(Breach::Processes { .. }), child) => Ok(kept(child.effective().processes, BY_GROUP)),
+            // A control group ends a tree that wants more. A namespace refuses what it wants, and the shell gives up.
+            (None, mut child) => {
+                let hard = child.effective().processes.filter(|enforced| *enforced == Enforced::Hard);
+                match hard {
+                    Some(_) if !child.wait().await.is_success() => Ok(kept(hard, BY_OWN_USERS)),
+                    _ => Err(NOT_ENDED.to_owned()),
+                }
+            }
+            _ => Err(NOT_ENDED.to_owned()),
         },
     };
     Finding { protection: Protection::Processes, outcome, better }

@@ -423,7 +423,8 @@ async fn calls_that_reach_out_are_refused() {
             0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000;
         push @refused, try(29, 194, 0, 4096, 0600), try(68, 186, 0, 0600), try(64, 190, 0, 1, 0600);
         push @refused, try(467, 467, -100, "/", 0, 0, 0), try(251, 30, 3, 0, 0), try(251, 30, 1, 1, 0);
-        push @refused, try(141, 140, 1, 0, 1), try(144, 119, 1, 0, 0), try(142, 118, 1, 0), try(314, 274, 1, 0, 0);
+        push @refused, try(141, 140, 1, 0, 1), try(144, 119, 1, 0, 0), try(142, 118, 1, 0), try(314, 274, 1, 0, 0),
+            try(300, 262, 0x200, 0);
         print join(" ", @refused), " and ", try(435, 435, 0, 0), " and ", system("true");
     "#;
     if !Path::new("/usr/bin/perl").is_file() {
@@ -439,7 +440,7 @@ async fn calls_that_reach_out_are_refused() {
         .await
         .unwrap();
     soon("the end of the program", child.wait()).await;
-    let refused = ["1"; 17].join(" ");
+    let refused = ["1"; 18].join(" ");
     assert_eq!(output, format!("{refused} and 38 and 0"), "{}", child.stderr_tail());
 }
 

@@ -27,6 +27,8 @@ const TAKES: &str = "BRIDGEHEAD_LIMITS_MEGABYTES";
 const OPENS: &str = "BRIDGEHEAD_LIMITS_FILES";
 /// Makes this file's program map and fill this many megabytes of shared memory, and wait.
 const SHARES: &str = "BRIDGEHEAD_LIMITS_SHARED";
+/// Makes a taker of memory hide how much it has, as far as that is possible.
+const HIDES: &str = "BRIDGEHEAD_LIMITS_HIDDEN";
 /// The path of this file's program, for scripts.
 const PROGRAM: &str = "PROGRAM";
 
@@ -87,6 +89,10 @@ const MEGABYTE: u64 = 1 << 20;
 /// above is set.
 #[test]
 fn taker() {
+    if std::env::var(HIDES).is_ok() {
+        let closed = rustix::process::DumpableBehavior::NotDumpable;
+        rustix::process::set_dumpable_behavior(closed).unwrap();
+    }
     if let Ok(megabytes) = std::env::var(TAKES) {
         let megabytes: usize = megabytes.parse().unwrap();
         let mut taken = Vec::new();
@@ -160,6 +166,62 @@ async fn box_21_children_share_one_memory_limit() {
     none_survived(&mut child).await;
 }
 
+/// BOX-3: processes that are closed to their own user count in full, so that nobody hides memory in them.
+#[tokio::test]
+async fn memory_cannot_be_hidden() {
+    let mark = mark("hidden");
+    let limits = Limits { memory: Some(96 * MEGABYTE), ..Limits::default() };
+    let script = format!("export {HIDES}=1; {}", four_takers(TAKES, PROGRAM));
+    let mut child = start(&script, &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert!(matches!(breach, Some(Breach::Memory { bytes }) if bytes >= 96 * MEGABYTE), "{breach:?}");
+    none_survived(&mut child).await;
+}
+
+/// BOX-3: a process whose first thread has ended still counts with the memory of the others.
+#[tokio::test]
+async fn memory_of_later_threads_counts() {
+    const SCRIPT: &str = "import ctypes,platform,threading,time\n\
+        def take():\n m=bytearray(30<<20); time.sleep(60)\n\
+        threading.Thread(target=take).start()\n\
+        ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93, 0)";
+    let Some(python) = python() else {
+        not_shown("memory_of_later_threads_counts", "python3, to end a thread with");
+        return;
+    };
+    let mark = mark("threads");
+    let limits = Limits { memory: Some(96 * MEGABYTE), ..Limits::default() };
+    let taker = format!("{python} -c \"{SCRIPT}\"");
+    let script = format!("{taker} & {taker} & {taker} & {taker} & wait; sleep 60; echo survived");
+    let mut child = start(&script, &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert!(matches!(breach, Some(Breach::Memory { bytes }) if bytes >= 96 * MEGABYTE), "{breach:?}");
+    none_survived(&mut child).await;
+}
+
+/// BOX-3: limits bind the program and what it starts, but not its shim, which may be a large program itself.
+#[tokio::test]
+async fn limits_are_not_those_of_the_shim() {
+    let limits = Limits { memory: Some(96 * MEGABYTE), open_files: Some(100), ..Limits::default() };
+    let child = start("exec sleep 60", &mark("shim"), limits);
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
+    let shim: u32 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let limit = |pid: u32, name: &str| {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    for (name, own) in [("Max data size", (96 * MEGABYTE).to_string()), ("Max open files", "100".to_owned())]
+    {
+        // In a control group, the system limits the memory otherwise.
+        if name == "Max open files" || child.effective().memory == Some(Enforced::Sampled) {
+            assert_eq!(limit(child.pid(), name), own);
+        }
+        assert_ne!(limit(shim, name), own, "{name} of the shim");
+    }
+    soon("the end of the tree", child.kill()).await;
+}
+
 /// A tree that stays below its limits is left alone, and memory that is shared by forking counts once.
 #[tokio::test]
 async fn box_23_those_who_keep_the_limit_are_left_alone() {
@@ -222,6 +284,82 @@ async fn box_25_a_fork_bomb_is_ended() {
     let mut child = start(bomb, &mark, limits);
     let breach = ended(&mut child, &mark).await;
     assert!(matches!(breach, Some(Breach::Processes { count }) if count > 16), "{breach:?}");
+}
+
+/// BOX-3, BOX-4: a tree that multiplies as fast as it can is counted no further than to its limit, stopped as it is found, and
+/// ended. Unstopped, it would reach 4095 processes.
+#[tokio::test]
+async fn a_tree_that_multiplies_is_stopped() {
+    if !std::path::Path::new("/usr/bin/perl").is_file() {
+        not_shown("a_tree_that_multiplies_is_stopped", "perl, to fork with");
+        return;
+    }
+    let mark = mark("multiplies");
+    let limits = Limits { processes: Some(24), ..Limits::default() };
+    let bomb = "exec perl -e 'for (1..11) { fork } sleep 60'";
+    let mut child = start(bomb, &mark, limits);
+    let breach = ended(&mut child, &mark).await;
+    assert_eq!(breach, Some(Breach::Processes { count: 25 }));
+}
+
+/// BOX-3, BOX-4: a process that is always another one, because it forks and its parent ends, is ended with its tree.
+#[tokio::test]
+async fn a_process_that_flees_is_caught() {
+    if !std::path::Path::new("/usr/bin/perl").is_file() {
+        not_shown("a_process_that_flees_is_caught", "perl, to fork with");
+        return;
+    }
+    let mark = mark("flees");
+    let flight = "perl -e 'for (1..300000) { exit if fork } sleep 60' & echo up; sleep 60";
+    let mut child = start(flight, &mark, Limits { processes: Some(24), ..Limits::default() });
+    let mut heard = [0; 3];
+    soon("the program's word", child.take_stdout().unwrap().read_exact(&mut heard)).await.unwrap();
+    soon("the end of the tree", child.kill()).await;
+    none_left(&mark).await;
+}
+
+/// BOX-3: without a control group, the system refuses processes to a tree in a user namespace of its own: exactly, if the limit must
+/// be hard; else far beyond it, as a second line behind the sampling, for a program that is confined. Root is not bound by that.
+#[tokio::test]
+async fn processes_are_counted_in_a_namespace() {
+    const NAME: &str = "processes_are_counted_in_a_namespace";
+    let mark = mark("namespace");
+    use_shim(Shim::Program(env!("CARGO_BIN_EXE_process-shim").into()));
+    let hard = Limits { processes: Some(8), hard_processes: true, ..Limits::default() };
+    let script = "for number in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 60 & done; echo all; wait";
+    let mut child = match spawn(&spec(script, &mark, hard), Box::new(|_| {})) {
+        Ok(child) => child,
+        Err(error) => {
+            assert!(matches!(error, SpawnError::Ungrouped { .. }), "{error}");
+            return not_shown(NAME, "a user other than root, and user namespaces or control groups");
+        }
+    };
+    assert_eq!(child.effective().processes, Some(Enforced::Hard));
+    let mut output = String::new();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    ended(&mut child, &mark).await;
+    assert_eq!(output, "", "{}", child.stderr_tail());
+
+    let confinement = Some(Confinement { network: false, ..Confinement::default() });
+    let limits = Limits { hard_processes: false, ..hard };
+    let script = "grep 'Max processes' /proc/self/limits; id -u; cat /proc/self/uid_map";
+    let mut child = spawn(&Spec { confinement, ..spec(script, &mark, limits) }, Box::new(|_| {})).unwrap();
+    assert_eq!(child.effective().processes, Some(Enforced::Sampled));
+    let mut output = String::new();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    let words: Vec<&str> = output.split_whitespace().collect();
+    let user = rustix::process::geteuid().as_raw().to_string();
+    match words.as_slice() {
+        ["Max", "processes", "1024", "1024", "processes", shown, inside, outside, "1"] => {
+            assert_eq!((*shown, *inside, *outside), (&*user, &*user, &*user));
+        }
+        // A control group does it instead.
+        other => assert_eq!(other.last(), Some(&"4294967295"), "{output}"),
+    }
 }
 
 /// BOX-1: a process that makes a file too large gets a write error.

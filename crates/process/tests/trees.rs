@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use bridgehead_process::{Child, Containment, Exit, Shim, Spec, base_environment, spawn, use_shim};
+use bridgehead_process::{
+    Child, Containment, Exit, Shim, Spec, adopt_orphans, base_environment, spawn, use_shim,
+};
 use bridgehead_testkit::soon;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::ChildStdout;
@@ -16,6 +18,9 @@ use tokio::process::ChildStdout;
 const MARK: &str = "BRIDGEHEAD_TREE_TEST";
 /// Makes this file's program a gateway that runs the script in this variable until it is killed.
 const GATEWAY: &str = "BRIDGEHEAD_TREE_GATEWAY";
+
+/// Makes that gateway adopt orphans, and wait for the end of its server's shim.
+const ADOPTS: &str = "BRIDGEHEAD_TREE_ADOPTS";
 
 /// A classic daemon: forks, leads a new session, forks again, and its parents end. Prints its pid.
 const DAEMON: &str = "setsid sh -c '(trap \"\" TERM HUP; exec sleep 300) & echo $!' & wait $!;";
@@ -285,6 +290,78 @@ async fn a_tree_that_lost_its_shim_is_killed() {
     }
 }
 
+/// POOL-9: a shim that was stopped is as good as killed: its tree is ended, and whoever waits for its end hears of it.
+#[tokio::test]
+async fn a_tree_whose_shim_was_stopped_is_killed() {
+    let mark = mark("stopped");
+    let script = format!("{DAEMON} echo up; read word; kill -STOP $PPID; exec sleep 300");
+    let (mut child, mut lines) = start(&script, &mark);
+    let daemon: u32 = line(&mut lines).await.parse().unwrap();
+    assert_eq!(line(&mut lines).await, "up");
+    child.take_stdin().unwrap().write_all(b"go\n").await.unwrap();
+    soon("the end of the shim", child.abandoned()).await;
+    assert_eq!(soon("the end of the program", child.wait()).await, Exit { code: None, signal: None });
+    until("the tree is gone", || marked(&mark).is_empty() && state(daemon).is_none()).await;
+}
+
+/// POOL-9: a nursery that was stopped is replaced like one that was killed.
+#[tokio::test]
+async fn a_stopped_nursery_is_replaced() {
+    let mark = mark("still");
+    let script = "echo up; read word; exit 3";
+    let (first, mut lines) = start(script, &mark);
+    assert_eq!(line(&mut lines).await, "up");
+    let nursery = state(state(first.pid()).unwrap().1).unwrap().1;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(nursery.cast_signed()).unwrap(),
+        rustix::process::Signal::STOP,
+    )
+    .unwrap();
+    until("the nursery has ended", || state(nursery).is_none()).await;
+    let (second, mut more) = start(script, &mark);
+    assert_eq!(line(&mut more).await, "up");
+    for child in [first, second] {
+        let exit = soon("the end of the program", child.stop(Duration::from_secs(60))).await;
+        assert_eq!(exit.to_string(), "exit status 3");
+    }
+}
+
+/// POOL-9: a server that kills or stops the nursery and its shim leaves nothing behind, not even a daemon, if the gateway adopts
+/// orphans; and the gateway hears of it.
+#[tokio::test]
+async fn nothing_outlives_those_that_keep_it() {
+    for (signal, first, second) in [
+        ("KILL", "nursery", "shim"),
+        ("KILL", "shim", "nursery"),
+        ("STOP", "nursery", "shim"),
+        ("STOP", "shim", "nursery"),
+    ] {
+        let mark = mark(&format!("{signal}-{first}"));
+        let script = format!(
+            "shim=$PPID; nursery=$(cut -d' ' -f4 /proc/$shim/stat); {DAEMON} \
+             setsid sleep 300 & echo up; sleep 0.1; kill -{signal} ${first}; kill -{signal} ${second}; exec sleep 300"
+        );
+        #[expect(clippy::disallowed_methods, reason = "this test needs a gateway of its own")]
+        let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "gateway", "--nocapture", "--quiet"]).env(GATEWAY, script).env(MARK, &mark);
+        command.env(ADOPTS, "1").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut gateway = command.spawn().unwrap();
+        let mut output = BufReader::new(gateway.stdout.take().unwrap()).lines();
+        let heard = async {
+            while !output.next_line().await.unwrap().expect("the gateway goes on").contains("was abandoned") {
+            }
+        };
+        soon("the gateway's word that it has heard", heard).await;
+        let itself = gateway.id().unwrap();
+        until("only the gateway is left", || marked(&mark) == [itself]).await;
+        until("it has no children", || {
+            !pids().any(|pid| state(pid).is_some_and(|(_, parent)| parent == itself))
+        })
+        .await;
+        gateway.kill().await.unwrap();
+    }
+}
+
 /// POOL-9: if the nursery is killed, running trees go on and end as usual, and the next start gets a new nursery.
 #[tokio::test]
 async fn a_killed_nursery_is_replaced() {
@@ -357,10 +434,20 @@ async fn box_27_nothing_outlives_a_killed_gateway() {
 #[tokio::test]
 async fn gateway() {
     let Ok(script) = std::env::var(GATEWAY) else { return };
+    if std::env::var(ADOPTS).is_ok() {
+        adopt_orphans().unwrap();
+    }
     let (mut child, mut lines) = start(&script, &std::env::var(MARK).unwrap());
     line(&mut lines).await;
     line(&mut lines).await;
     println!("gateway is up");
+    if std::env::var(ADOPTS).is_ok() {
+        soon("the end of the shim", child.abandoned()).await;
+        soon("the end of the program", child.wait()).await;
+        drop(child);
+        println!("the server was abandoned");
+        return std::future::pending().await;
+    }
     soon("the end of the program", child.wait()).await;
     panic!("the server has ended");
 }

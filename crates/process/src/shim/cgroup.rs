@@ -27,10 +27,6 @@ use crate::{Breach, Limits, descent};
 const HOME: &str = "bridgehead-gateway";
 /// The prefix of the names of trees' groups; the shim's pid and start time follow.
 const TREE: &str = "bridgehead-tree-";
-/// Where only processes are limited, a tree may have this many threads for each process that it may have.
-const THREADS: u32 = 64;
-/// A tree may always have this many threads, however few processes it may have.
-const FEWEST: u32 = 1024;
 
 /// The group that was delegated to the gateway, divided among the gateway and the trees.
 pub(super) struct Ground {
@@ -243,12 +239,8 @@ impl Group {
                 settled => settled?,
             }
         }
-        if let Some(count) = limits.processes {
-            // The system counts threads, and we cannot know how many threads a process needs. So the shim counts the
-            // processes itself, unless a hard limit was asked for. Without one, `pids.max` only stops a tree that
-            // multiplies faster than the shim counts.
-            let most = if limits.hard_processes { count } else { count.saturating_mul(THREADS).max(FEWEST) };
-            set("pids.max", &most.to_string())?;
+        if let Some(threads) = limits.threads() {
+            set("pids.max", &threads.to_string())?;
         }
         let (door, refusals) = (File::open(&folder)?, File::open(folder.join("pids.events"))?);
         Ok(Self { folder, door, refusals, memory: limits.memory })

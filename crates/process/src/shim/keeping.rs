@@ -4,34 +4,31 @@ use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, WaitOptions};
 
 use super::cgroup::{Ground, Group};
 use super::confine::{self, Walls};
-use super::watch::{self, Watch};
-use crate::descent::{self, Descendant};
+use super::killing::{self, DYING, ROUND};
+use super::nursery::Means;
+use super::own_users;
+use super::program::Program;
+use super::watch::{self, Counted, Watch};
+use crate::descent;
 use crate::message::{Birth, ORDER_HEAD, Order, OrderHead, RELEASE, Report, Stage};
 use crate::sys::{self, Alone, Fork, SignalMask};
 use crate::ungrouped::Ungrouped;
 use crate::{Breach, Confined, Effective, Limits};
 
-/// How long processes may take to die after SIGKILL. A process that takes longer hangs in the kernel, or belongs to
-/// another user and could not be signalled.
-pub(super) const DYING: Duration = Duration::from_secs(4);
-/// The pause between two rounds of killing, if no process was seen to end.
-pub(super) const ROUND: Duration = Duration::from_millis(2);
-
-/// Keeps one tree. `heard` is the signal mask that the server gets; `ground` is where the tree may have a control group.
-pub(super) fn main(heard: &SignalMask, ground: Option<Result<Ground, Ungrouped>>) -> i32 {
+/// Keeps one tree. `heard` is the signal mask that the server gets; `means` enforce the limits of a tree.
+pub(super) fn main(heard: &SignalMask, means: Option<Means>) -> i32 {
     let stdin = io::stdin();
     let control = stdin.as_fd();
-    let Started { server, children, watch, group, effective } = match start(control, heard, ground) {
+    let Started { server, children, watch, group, effective } = match start(control, heard, means) {
         Ok(started) => started,
         Err((stage, error)) => {
             let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -60,7 +57,7 @@ struct Started {
 fn start(
     control: BorrowedFd<'_>,
     heard: &SignalMask,
-    ground: Option<Result<Ground, Ungrouped>>,
+    means: Option<Means>,
 ) -> Result<Started, (Stage, io::Error)> {
     let keeping = |error: io::Error| (Stage::Keeping, error);
     let children = sys::ends_of_children().map_err(keeping)?;
@@ -70,19 +67,13 @@ fn start(
     let _ = rustix::thread::set_name(c"bridgehead-shim");
     let _ = rustix::process::setpgid(None, None);
 
-    let (order, [stdin, stdout, stderr]) =
+    let (order, pipes) =
         receive(control).map_err(|_| (Stage::Order, io::Error::from_raw_os_error(RELEASE)))?;
-    #[expect(clippy::disallowed_methods, reason = "this is the place that starts servers")]
-    let mut command = std::process::Command::new(&order.program);
-    command.args(&order.args).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
-    command.process_group(0).stdin(stdin).stdout(stdout).stderr(stderr);
-    if let Some(cwd) = &order.cwd {
-        command.current_dir(cwd);
-    }
+    let program = Program::new(&order, pipes).map_err(keeping)?;
     let limits = order.limits;
-    let group = group(ground, &limits).map_err(|lack| (Stage::Ungrouped(lack), Errno::OPNOTSUPP.into()))?;
-    // The limits also apply to the shim, which needs very little.
-    let effective = watch::set(&limits, group.is_some()).map_err(|error| (Stage::Limits, error.into()))?;
+    let (group, counted) = means_of(means, &limits, order.confinement.is_some())
+        .map_err(|lack| (Stage::Ungrouped(lack), Errno::OPNOTSUPP.into()))?;
+    let effective = watch::effective(&limits, counted);
     let walls = match order.confinement {
         None => None,
         Some(asked) => {
@@ -90,19 +81,7 @@ fn start(
             Some(walls.map_err(confine::Refusal::failure)?)
         }
     };
-    let (pid, confined) = match (walls, &group) {
-        (None, None) => {
-            // The server inherits our signal mask. A child that ends before we block signals again is found by the
-            // first `reap`.
-            sys::restore_signals(heard);
-            let child = command.spawn();
-            sys::block_signals();
-            // Dropping the command here closes our copies of the pipes, so that they close when the server ends.
-            drop(command);
-            (child.map_err(|error| (Stage::Program, error))?.id(), None)
-        }
-        (walls, group) => start_forked(command, walls, group.as_ref(), heard)?,
-    };
+    let (pid, confined) = fork(program, &limits, counted, walls, group.as_ref(), heard)?;
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let effective = Effective { confined, ..effective };
     let watch = Watch::new(&limits, &effective);
@@ -110,18 +89,26 @@ fn start(
         .ok_or_else(|| (Stage::Program, Errno::SRCH.into()))
 }
 
-/// Makes the control group of the tree, if its limits need one. `None` if there can be no group and none is required.
-fn group(ground: Option<Result<Ground, Ungrouped>>, limits: &Limits) -> Result<Option<Group>, Ungrouped> {
-    let made = match ground {
-        Some(_) | None if !limits.is_of_tree() => return Ok(None),
-        Some(Ok(ground)) => Group::make(&ground, limits).map_err(|_| Ungrouped::Refused),
-        Some(Err(lack)) => Err(lack),
-        None => Err(Ungrouped::Refused),
+/// What enforces the limits of the tree: its control group, if they need one and there can be one, and what counts its processes.
+/// An error if that is not enough for the limits that the system itself must enforce.
+fn means_of(
+    means: Option<Means>,
+    limits: &Limits,
+    confined: bool,
+) -> Result<(Option<Group>, Counted), Ungrouped> {
+    if !limits.is_of_tree() {
+        return Ok((None, Counted::Sampling));
+    }
+    let (ground, own_users) = match means {
+        Some(Means { ground, own_users }) => (ground, own_users),
+        None => (Err(Ungrouped::Refused), false),
     };
-    match made {
-        Ok(group) => Ok(Some(group)),
-        Err(lack) if limits.hard_memory || limits.hard_processes => Err(lack),
-        Err(_) => Ok(None),
+    match ground.and_then(|ground: Ground| Group::make(&ground, limits).map_err(|_| Ungrouped::Refused)) {
+        Ok(group) => Ok((Some(group), Counted::Group)),
+        Err(lack) if limits.hard_memory => Err(lack),
+        Err(_) if own_users && own_users::are_wanted(limits, confined) => Ok((None, Counted::OwnUsers)),
+        Err(lack) if limits.hard_processes => Err(lack),
+        Err(_) => Ok((None, Counted::Sampling)),
     }
 }
 
@@ -129,9 +116,11 @@ fn group(ground: Option<Result<Ground, Ungrouped>>, limits: &Limits) -> Result<O
 /// become the server.
 const WORD: usize = 6;
 
-/// Forks this process. The child starts inside the group, confines itself and becomes the server.
-fn start_forked(
-    mut command: std::process::Command,
+/// Forks this process. The child starts inside the group, confines and limits itself, and becomes the server.
+fn fork(
+    program: Program,
+    limits: &Limits,
+    counted: Counted,
     walls: Option<Walls>,
     group: Option<&Group>,
     heard: &SignalMask,
@@ -157,16 +146,24 @@ fn start_forked(
                 let [a, b, c, d] = number.to_le_bytes();
                 [a, b, c, d, 0]
             };
+            let error = |error: io::Error| number(error.raw_os_error().unwrap_or_default().cast_unsigned());
+            if counted == Counted::OwnUsers
+                && let Err(refused) = own_users::enter()
+            {
+                say(b'L', error(refused));
+                std::process::exit(126);
+            }
             match walls.map(Walls::close).transpose() {
                 Ok(confined) => {
                     match confined {
                         Some(confined) => say(b'C', number(confined.encode())),
                         None => say(b'N', number(0)),
                     }
-                    sys::restore_signals(heard);
+                    let mut of_limits = false;
                     // Returns only if it failed.
-                    let error = command.exec();
-                    say(b'X', number(error.raw_os_error().unwrap_or_default().cast_unsigned()));
+                    let failed =
+                        program.run(heard, || watch::set(limits, counted).inspect_err(|_| of_limits = true));
+                    say(if of_limits { b'L' } else { b'X' }, error(failed));
                 }
                 Err(gap) => say(b'G', confine::encode(gap)),
             }
@@ -174,7 +171,7 @@ fn start_forked(
         }
         Fork::Parent { child } => {
             // Closes our copies of the pipes, so that they close when the server ends.
-            drop((says, command));
+            drop((says, program));
             let mut words = Vec::new();
             said.read_to_end(&mut words).map_err(keeping)?;
             let (words, _) = words.as_chunks::<WORD>();
@@ -191,9 +188,10 @@ fn start_forked(
                         Some((feature, error)) => (Stage::Confinement(feature), error),
                         None => (Stage::Keeping, Errno::PROTO.into()),
                     }),
-                    _ => {
+                    tag => {
                         let errno = number(*rest).cast_signed();
-                        Err((Stage::Program, io::Error::from_raw_os_error(errno)))
+                        let stage = if tag == b'L' { Stage::Limits } else { Stage::Program };
+                        Err((stage, io::Error::from_raw_os_error(errno)))
                     }
                 };
             }
@@ -296,7 +294,7 @@ impl Keeper<'_> {
                     return self.gone(u32::try_from(left).unwrap_or(u32::MAX));
                 }
                 Phase::Killing(_) => {
-                    self.signal(Signal::KILL);
+                    self.kill_all();
                     Some(ROUND)
                 }
             };
@@ -349,7 +347,7 @@ impl Keeper<'_> {
             return false;
         }
         if self.phase == Phase::Running {
-            self.signal(Signal::TERM);
+            killing::terminate();
             let grace = Duration::from_millis(u32::from_le_bytes(grace).into());
             self.phase = Phase::Terminating(Instant::now() + grace);
         }
@@ -391,16 +389,13 @@ impl Keeper<'_> {
         of_group.or_else(|| self.watch.died_of())
     }
 
-    /// Signals every process in the tree.
-    fn signal(&mut self, signal: Signal) {
-        if let Some(group) = self.group.as_ref().filter(|_| signal == Signal::KILL) {
+    /// Kills every process in the tree.
+    fn kill_all(&mut self) {
+        if let Some(group) = &self.group {
             self.killed.extend(group.kill());
         }
         // Needed even with a group, because a process may have left it.
-        let signalled = signal_all(&descent::below(std::process::id()), signal);
-        if signal == Signal::KILL {
-            self.killed.extend(signalled);
-        }
+        self.killed.extend(killing::kill(&BTreeSet::new()));
     }
 
     fn gone(&mut self, left: u32) -> u32 {
@@ -410,34 +405,5 @@ impl Keeper<'_> {
         self.group = None;
         report(self.control, Report::Gone { killed, left });
         left
-    }
-}
-
-/// Signals descendants of this process, and returns the pids that were signalled.
-pub(super) fn signal_all(descendants: &[Descendant], signal: Signal) -> Vec<u32> {
-    let me = std::process::id();
-    let send = |descendant: &Descendant| {
-        let pid = i32::try_from(descendant.pid).ok().and_then(Pid::from_raw)?;
-        let sent = if descendant.parent == me {
-            // Only we can reap our own child, so its pid cannot have been reused.
-            rustix::process::kill_process(pid, signal)
-        } else {
-            signal_deeper(pid, descendant.parent, signal)
-        };
-        sent.ok().map(|()| descendant.pid)
-    };
-    descendants.iter().filter_map(send).collect()
-}
-
-/// Signals a process whose parent may reap it, and so free its pid, at any time. The handle is opened before the check:
-/// if the pid still belongs to a member of the tree afterwards, the handle refers to that process or to a dead one.
-/// A process that is missed here becomes our child when its parent dies, and the next round finds it.
-fn signal_deeper(pid: Pid, parent: u32, signal: Signal) -> rustix::io::Result<()> {
-    let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    match descent::parent(pid.as_raw_pid().unsigned_abs()) {
-        Some(now) if now == parent || now == std::process::id() => {
-            rustix::process::pidfd_send_signal(handle, signal)
-        }
-        _ => Err(Errno::SRCH),
     }
 }

@@ -12,22 +12,30 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Signal, WaitOptions};
 
 use super::cgroup::Ground;
-use super::keeping::{self, DYING, ROUND};
-use crate::descent;
+use super::killing::{self, DYING, ROUND};
+use super::{keeping, own_users};
 use crate::sys::{self, Alone, Fork, SignalMask};
 use crate::ungrouped::Ungrouped;
 
 /// What a process does after the nursery's loop.
 enum Role {
-    /// Becomes a shim, with the signal mask for its server and the ground where its tree may have a control group.
-    Shim(SignalMask, Option<Result<Ground, Ungrouped>>),
+    /// Becomes a shim, with the signal mask for its server and the means to enforce the limits of its tree.
+    Shim(SignalMask, Option<Means>),
     /// Ends.
     Done,
 }
 
+/// What the system offers to enforce the limits of a tree.
+pub(super) struct Means {
+    /// Where trees have control groups, or why they have none.
+    pub(super) ground: Result<Ground, Ungrouped>,
+    /// Whether trees can have a user namespace of their own, in which their processes are counted.
+    pub(super) own_users: bool,
+}
+
 pub(super) fn main() -> i32 {
     match Nursery::open().and_then(Nursery::run) {
-        Ok(Role::Shim(heard, ground)) => keeping::main(&heard, ground),
+        Ok(Role::Shim(heard, means)) => keeping::main(&heard, means),
         Ok(Role::Done) => 0,
         Err(_) => 1,
     }
@@ -39,8 +47,8 @@ struct Nursery {
     heard: SignalMask,
     /// The pid of the gateway, which has started this process.
     gateway: u32,
-    /// Where trees have control groups, or why they have none. `None` until the first tree wants one.
-    ground: Option<Result<Ground, Ungrouped>>,
+    /// What enforces the limits of trees. `None` until the first tree with limits.
+    means: Option<Means>,
     /// The shims that have not ended.
     shims: BTreeSet<u32>,
     /// Until when the processes that a dead shim left behind are killed.
@@ -63,7 +71,7 @@ impl Nursery {
             children,
             heard: sys::block_signals(),
             gateway,
-            ground: None,
+            means: None,
             shims: BTreeSet::new(),
             sweeping: None,
         })
@@ -94,8 +102,10 @@ impl Nursery {
             if asked {
                 match receive(gateway.as_fd()) {
                     Ok(Some((control, grouped))) => {
-                        if grouped && self.ground.is_none() {
-                            self.ground = Some(Ground::prepare(self.gateway));
+                        if grouped && self.means.is_none() {
+                            let ground = Ground::prepare(self.gateway);
+                            let own_users = ground.is_err() && own_users::work(&self.alone);
+                            self.means = Some(Means { ground, own_users });
                         }
                         if let Some(role) = self.fork(&control)? {
                             return Ok(role);
@@ -119,16 +129,24 @@ impl Nursery {
             Ok(Fork::Child) => {
                 // Replaces the nursery's own socket. Returning drops the nursery's other descriptors.
                 rustix::stdio::dup2_stdin(control)?;
-                Ok(Some(Role::Shim(self.heard, self.ground.take())))
+                Ok(Some(Role::Shim(self.heard, self.means.take())))
             }
             Err(_) => Ok(None),
         }
     }
 
     /// Reaps all children that have ended. False if none is left.
+    ///
+    /// A shim that has been stopped keeps nothing any more. Only its server can have done that. It is killed, so that the gateway
+    /// hears of it and the tree ends.
     fn reap(&mut self) -> bool {
         loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if status.stopped() => {
+                    if self.shims.contains(&pid.as_raw_pid().unsigned_abs()) {
+                        let _ = rustix::process::kill_process(pid, Signal::KILL);
+                    }
+                }
                 Ok(Some((pid, status))) => {
                     let shim = self.shims.remove(&pid.as_raw_pid().unsigned_abs());
                     if shim && status.exit_status() != Some(0) {
@@ -145,14 +163,12 @@ impl Nursery {
     /// Kills what dead shims have left behind: processes below us that are neither a shim nor below one.
     fn sweep(&mut self) {
         let Some(until) = self.sweeping else { return };
-        let left = descent::below_except(std::process::id(), &self.shims);
-        if let Some(Ok(ground)) = &self.ground {
+        if let Some(Means { ground: Ok(ground), .. }) = &self.means {
             ground.sweep();
         }
-        if left.is_empty() || Instant::now() >= until {
+        if killing::kill(&self.shims).is_empty() || Instant::now() >= until {
             self.sweeping = None;
         }
-        keeping::signal_all(&left, Signal::KILL);
     }
 }
 

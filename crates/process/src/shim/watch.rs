@@ -1,11 +1,15 @@
 //! Sets the limits that every process of a tree inherits, and samples the tree for limits that the system does not
 //! enforce.
+//!
+//! A look at a tree takes a bounded time, however fast the tree grows: it ends with the first process too many. The watcher runs
+//! before what it watches.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::cgroup::Group;
+use super::own_users;
 use crate::descent::{self, Descendant};
 use crate::{Breach, Effective, Enforced, Limits, sys};
 
@@ -14,13 +18,21 @@ const PACE: Duration = Duration::from_millis(50);
 /// The interval for a tree that uses more than half of a limit.
 const FASTER: Duration = Duration::from_millis(10);
 
-/// Sets the limits that the system enforces, for this process and all that it starts, and returns how each limit is
-/// enforced. `grouped` says that the tree is in a control group.
-///
-/// The number of processes is left to the group or the watch: `RLIMIT_NPROC` counts all processes of a user, and does not
-/// apply to root.
-pub(super) fn set(limits: &Limits, grouped: bool) -> rustix::io::Result<Effective> {
-    let Limits { memory, hard_processes, processes, open_files, file_size, cpu_seconds, .. } = *limits;
+/// By what the processes of a tree are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// Its control group.
+    Group,
+    /// `RLIMIT_NPROC`, in a user namespace of its own. Elsewhere that would count all processes of a user.
+    OwnUsers,
+    /// This watch alone.
+    Sampling,
+}
+
+/// Sets the limits that the system enforces, for this process and all that it starts.
+pub(super) fn set(limits: &Limits, counted: Counted) -> std::io::Result<()> {
+    let Limits { memory, open_files, file_size, cpu_seconds, .. } = *limits;
+    let grouped = counted == Counted::Group;
     let most = |resource: Resource, value: u64| {
         let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let value = Some(value.min(ceiling));
@@ -47,14 +59,25 @@ pub(super) fn set(limits: &Limits, grouped: bool) -> rustix::io::Result<Effectiv
         let (soft, hard) = (u64::from(seconds).min(ceiling), (u64::from(seconds) + 1).min(ceiling));
         setrlimit(Resource::Cpu, Rlimit { current: Some(soft), maximum: Some(hard) })?;
     }
-    let by_group = |grouped: bool| if grouped { Enforced::Hard } else { Enforced::Sampled };
-    Ok(Effective {
-        memory: memory.map(|_| by_group(grouped)),
-        processes: processes.map(|_| by_group(grouped && hard_processes)),
+    if counted == Counted::OwnUsers
+        && let Some(threads) = limits.threads()
+    {
+        own_users::limit(threads)?;
+    }
+    Ok(())
+}
+
+/// How each limit is enforced.
+pub(super) fn effective(limits: &Limits, counted: Counted) -> Effective {
+    let Limits { memory, hard_processes, processes, open_files, file_size, .. } = *limits;
+    let by_system = |holds: bool| if holds { Enforced::Hard } else { Enforced::Sampled };
+    Effective {
+        memory: memory.map(|_| by_system(counted == Counted::Group)),
+        processes: processes.map(|_| by_system(counted != Counted::Sampling && hard_processes)),
         open_files: open_files.map(|_| Enforced::Hard),
         file_size: file_size.map(|_| Enforced::Hard),
         confined: None,
-    })
+    }
 }
 
 /// Checks a tree at intervals.
@@ -73,13 +96,16 @@ struct Sampled {
 }
 
 impl Watch {
-    /// Watches those limits that are enforced by sampling.
+    /// Watches those limits that are enforced by sampling. If there are any, this process runs before others from now on.
     pub(super) fn new(limits: &Limits, effective: &Effective) -> Self {
         let looking = |kept: Option<Enforced>| kept == Some(Enforced::Sampled);
         let sampled = Sampled {
             memory: limits.memory.filter(|_| looking(effective.memory)),
             processes: limits.processes.filter(|_| looking(effective.processes)),
         };
+        if sampled.memory.is_some() || sampled.processes.is_some() {
+            sys::run_before_others();
+        }
         Self { memory: limits.memory, sampled, next: Instant::now() + FASTER }
     }
 
@@ -99,7 +125,8 @@ impl Watch {
             self.next = Instant::now() + FASTER;
             return None;
         }
-        let tree = descent::below(std::process::id());
+        let enough = processes.map_or(usize::MAX, |most| most as usize).saturating_add(1);
+        let tree = descent::up_to(std::process::id(), enough);
         let count = u32::try_from(tree.len()).unwrap_or(u32::MAX);
         let sum = |bytes: fn(u32) -> Option<u64>| {
             tree.iter().filter_map(|member: &Descendant| bytes(member.pid)).sum::<u64>()
@@ -112,10 +139,9 @@ impl Watch {
             return Some(Breach::Processes { count });
         }
         let most = memory.filter(|&most| own > most)?;
-        // The first sum counts shared memory once for each process, so a fair sum decides. Where the system does not
-        // report one, the first sum decides.
-        let fair = sum(descent::fair_bytes);
-        let bytes = if fair > 0 { fair } else { own };
+        // The first sum counts shared memory once for each process, so a fair sum decides. It is not reported for every process;
+        // the others count in full, so that none can hide.
+        let bytes = sum(|pid| descent::fair_bytes(pid).or_else(|| descent::own_bytes(pid)));
         (bytes > most).then_some(Breach::Memory { bytes })
     }
 

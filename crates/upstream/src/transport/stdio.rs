@@ -210,6 +210,8 @@ impl Process {
                 // A panic of the reader ends the link like any other end.
                 _ = reader => {}
                 () = self.link.given_up() => {}
+                // Its output may stay open: whoever was to end its processes is gone.
+                () = self.child.abandoned() => {}
             }
             self.reader = None;
         }
