@@ -176,6 +176,27 @@ mod tests {
         assert_eq!(Effective::decode(3), None);
     }
 
+    /// BOX-3: each limit needs somebody who keeps it; those of the tree as a whole, and the demand that the system keeps them, need
+    /// somebody who keeps the tree.
+    #[test]
+    fn which_limits_are_of_the_tree() {
+        let none = Limits::default();
+        for (limits, of_tree) in [
+            (Limits { memory: Some(1), ..none }, true),
+            (Limits { hard_memory: true, ..none }, true),
+            (Limits { processes: Some(1), ..none }, true),
+            (Limits { hard_processes: true, ..none }, true),
+            (Limits { open_files: Some(1), ..none }, false),
+            (Limits { file_size: Some(1), ..none }, false),
+            (Limits { cpu_seconds: Some(1), ..none }, false),
+        ] {
+            assert!(limits.is_bounding(), "{limits:?}");
+            assert_eq!(limits.is_of_tree(), of_tree, "{limits:?}");
+        }
+        let log = Limits { log: Some(1), ..none };
+        assert_eq!((log.is_bounding(), log.is_of_tree()), (false, false));
+    }
+
     #[test]
     fn a_breach_is_readable() {
         assert_eq!(

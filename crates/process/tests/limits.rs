@@ -396,6 +396,20 @@ async fn box_43_open_files_are_limited() {
     assert!((40..64).contains(&opened), "{output}");
 }
 
+/// BOX-1: a limited program writes no core file, which would be as large as its memory; it cannot allow itself one.
+#[tokio::test]
+async fn a_limited_program_writes_no_core_file() {
+    let limits = Limits { open_files: Some(64), ..Limits::default() };
+    let script = "ulimit -Sc; ulimit -Hc";
+    let mut child = start(script, &mark("core"), limits);
+    let mut output = String::new();
+    soon("the end of what the program prints", child.take_stdout().unwrap().read_to_string(&mut output))
+        .await
+        .unwrap();
+    soon("the end of the program", child.wait()).await;
+    assert_eq!(output, "0\n0\n");
+}
+
 /// BOX-2: the kept part of a program's standard error is bounded.
 #[tokio::test]
 async fn box_17_error_output_is_bounded() {
