@@ -315,6 +315,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
         "a call that is cancelled at any await, a panicking handler and a dropped runtime leave nothing behind",
     ),
     kept("LIB", 6, "the packages build and run outside the workspace"),
+    kept("LIB", 7, "what a file can say about a server, code can say, and absent times are the gateway's"),
     kept(
         "ACC",
         1,
@@ -345,7 +346,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     kept(
         "ACC",
         8,
-        "secrets come from files and listed commands, and are never printed or put into arguments",
+        "secrets come from files and listed commands, are never printed or put into arguments, and a rotated one is in effect or named",
     ),
     kept("ACC", 9, "failed sign-ins, denials, keys and policies are in the record"),
     kept("JOIN", 1, "`import` merges the files of known clients and copies no secret into a readable file"),
@@ -421,7 +422,7 @@ mod tests {
             ("HOUR", 12),
             ("GATE", 8),
             ("WORD", 4),
-            ("LIB", 6),
+            ("LIB", 7),
             ("ACC", 9),
             ("JOIN", 9),
             ("QA", 7),

@@ -2,9 +2,8 @@
 //!
 //! The demo, which has no file, gives way to the user's own file as soon as there is one.
 //! A file that is invalid, is gone, or that nobody agreed to changes nothing; the log and the status say why. The log and
-//! the status also name changed settings that need a restart. The gateway leaves unchanged servers alone.
+//! the status also name changed settings that need a restart, and rotated secrets that only a restart reads. The gateway leaves unchanged servers alone.
 
-use std::fmt::Debug;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bridgehead::access::{Access, AccessSettings};
-use bridgehead::config::{ServerName, Source};
+use bridgehead::config::{GatewaySettings, HttpSettings, ServerName, Source, TokenSource, read_secret_file};
 use bridgehead::{Config, Control, Exposed, Gateway, Mode, check_endpoint, control};
 use bridgehead_gateway::{AdminEvent, Principal, Reload, ReloadReport, admin};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -30,6 +29,8 @@ use super::world::World;
 const QUIET: Duration = Duration::from_millis(200);
 /// How long to wait for that, because something else may write into the folder all the time.
 const QUIET_WITHIN: Duration = Duration::from_secs(2);
+/// The longest file that can hold a token or a key.
+const LONGEST_SECRET: u64 = 64 * 1024;
 
 /// The state of reloading: the configuration in effect, and where a new one comes from.
 pub(crate) struct Reloading {
@@ -64,6 +65,7 @@ impl Reloading {
         let mut hangup = signal(SignalKind::hangup()).ok();
         let changed = Arc::new(Notify::new());
         let mut seen = self.content.clone();
+        let started = self.content.read_once.clone();
         let (mut folders, mut _watcher) = (Vec::new(), None);
         loop {
             // The file may be another one now, or its folder may be new.
@@ -101,7 +103,7 @@ impl Reloading {
                     seen = now;
                 }
             }
-            if self.reload().await {
+            if self.reload(&started).await {
                 // It may name another file of variables now.
                 seen.secrets = secrets(&self.config);
                 self.content = seen.clone();
@@ -129,6 +131,7 @@ impl Reloading {
             files.push(file);
         }
         files.extend(self.config.secrets.env_file.clone());
+        files.extend(self.content.read_once.0.iter().map(|(_, path, _)| path.clone()));
         folders.extend(files.iter().filter_map(|file| file.parent().map(Path::to_owned)));
         if self.content.agreed.is_some() {
             folders.extend(self.world.trust().folder().map(Path::to_owned));
@@ -138,8 +141,8 @@ impl Reloading {
         folders
     }
 
-    /// Applies the current content of the file; returns whether it is in effect.
-    async fn reload(&mut self) -> bool {
+    /// Applies the current content of the file; returns whether it is in effect. What a start has read goes on until the next.
+    async fn reload(&mut self, started: &ReadOnce) -> bool {
         let (world, explicit, running) = (self.world.clone(), self.explicit.clone(), self.config.clone());
         let before = self.content.file.clone();
         let loading = tokio::task::spawn_blocking(move || {
@@ -161,7 +164,8 @@ impl Reloading {
                 Reload { time: now(), ok: false, message, needs_restart: Vec::new() }
             }
             Ok(config) => {
-                let needs_restart = needs_restart(&self.config, &config);
+                let mut needs_restart = needs_restart(&self.config, &config);
+                needs_restart.extend(started.rotated(&ReadOnce::of(&self.config)));
                 for setting in &needs_restart {
                     warn!(setting, "changed; restart the gateway to apply it");
                 }
@@ -259,6 +263,8 @@ pub(crate) struct Content {
     secrets: Option<Vec<u8>>,
     /// Whether the user agreed to the text; `None` if nobody has to.
     agreed: Option<bool>,
+    /// What is read at a start only. A change of it is told.
+    read_once: ReadOnce,
 }
 
 impl Content {
@@ -272,7 +278,7 @@ impl Content {
             (Some(path), Some(text)) if needed => Some(world.trust().answer(path, text) == Some(true)),
             _ => None,
         };
-        Self { file, secrets: secrets(config), agreed }
+        Self { file, secrets: secrets(config), agreed, read_once: ReadOnce::of(config) }
     }
 }
 
@@ -317,20 +323,22 @@ fn watch(folders: &[PathBuf], changed: &Arc<Notify>) -> Option<RecommendedWatche
     }
 }
 
-/// Changed settings that need a restart of the gateway.
+/// Changed settings that need a restart of the gateway. They are compared as values, never as they print: secrets print all the
+/// same. A new setting of a part does not compile until it is listed here.
 fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
     let mut different = Vec::new();
-    let mut compare = |name: &str, one: &dyn Debug, other: &dyn Debug| {
-        if format!("{one:?}") != format!("{other:?}") {
+    let mut note = |name: &str, same: bool| {
+        if !same {
             different.push(name.to_owned());
         }
     };
     macro_rules! settings {
-        ($part:ident: $($field:ident = $name:literal),+ $(,)?) => {
-            $(compare($name, &before.$part.$field, &after.$part.$field);)+
+        ($kind:ident, $part:ident: $($field:ident = $name:literal),+; elsewhere: $($other:ident),*) => {
+            let $kind { $($field,)+ $($other: _,)* } = &after.$part;
+            $(note($name, before.$part.$field == *$field);)+
         };
     }
-    settings!(gateway:
+    settings!(GatewaySettings, gateway:
         mode = "gateway.mode",
         prefix = "gateway.prefix",
         max_name_length = "gateway.max_name_length",
@@ -344,35 +352,66 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         max_message_bytes = "gateway.max_message_mb",
         held_bytes = "limits.held_mb",
         held_per_peer_bytes = "limits.held_per_peer_mb",
+        views_bytes = "limits.views_mb";
+        // The servers have these times, and no key sets the last one.
+        elsewhere: request_timeout, max_total, question_timeout, builtin
     );
-    settings!(http:
+    settings!(HttpSettings, http:
         listen = "http.listen",
+        listeners = "http.listeners",
         allowed_hosts = "http.allowed_hosts",
         allowed_origins = "http.allowed_origins",
         local_users = "http.local_users",
         token = "http.token",
+        allow_group_read = "secrets.allow_group_read",
         max_sessions = "http.max_sessions",
         session_idle = "http.session_idle_ms",
         max_body_bytes = "http.max_body_mb",
         head_within = "limits.head_ms",
         body_within = "limits.body_ms",
         keep_alive = "http.keep_alive_ms",
-        poll_after = "http.poll_after_ms",
+        poll_after = "http.poll_after_ms";
+        // Of the environment, not of the file.
+        elsewhere: sudo_uid
     );
-    settings!(auth:
-        public_url = "auth.public_url",
-        local = "auth.local",
-        issuers = "auth.issuers",
-        keys_file = "auth.keys_file",
-        allow_group_read = "secrets.allow_group_read",
-        proxy = "auth.proxy",
-        step_up = "auth.step_up",
-        legacy_discovery = "auth.legacy_discovery",
-    );
-    compare("http.listeners", &before.http.listeners, &after.http.listeners);
-    compare("limits.views_mb", &before.gateway.views_bytes, &after.gateway.views_bytes);
-    compare("audit", &before.audit, &after.audit);
+    let (old, new) = (&before.auth, &after.auth);
+    note("auth.public_url", old.public_url == new.public_url);
+    note("auth.local", old.local == new.local);
+    note("auth.issuers", old.issuers == new.issuers);
+    note("auth.keys_file", old.keys_file == new.keys_file);
+    note("auth.proxy", old.proxy == new.proxy);
+    note("auth.step_up", old.step_up == new.step_up);
+    note("auth.legacy_discovery", old.legacy_discovery == new.legacy_discovery);
+    note("audit", before.audit == after.audit);
     different
+}
+
+/// The files with secrets that only a start reads, each with the key that names it and with what it held. A gateway goes on with
+/// that until it is restarted.
+#[derive(Clone, PartialEq, Eq)]
+struct ReadOnce(Vec<(&'static str, PathBuf, Option<Vec<u8>>)>);
+
+impl ReadOnce {
+    fn of(config: &Config) -> Self {
+        let token = match &config.http.token {
+            TokenSource::File(path) => Some(path),
+            TokenSource::None | TokenSource::Env { .. } => None,
+        };
+        let key = config.audit.signing_key_file.as_ref();
+        let named = [("http.token_file", token), ("audit.signing_key_file", key)];
+        // Whoever starts with a file that others can read refuses it; here only its content matters.
+        let read = |path: &Path| read_secret_file(path, true, LONGEST_SECRET).ok();
+        let files = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
+        Self(files.map(|(name, path)| (name, path.clone(), read(path))).collect())
+    }
+
+    /// The keys whose files hold something else in `now`. A key that names another file is a changed setting.
+    fn rotated(&self, now: &Self) -> impl Iterator<Item = String> {
+        let rotated = self.0.iter().filter(|(name, path, before)| {
+            now.0.iter().any(|(other, at, after)| (name, path) == (other, at) && before != after)
+        });
+        rotated.map(|(name, ..)| (*name).to_owned())
+    }
 }
 
 fn summary(report: &ReloadReport) -> String {
@@ -395,6 +434,63 @@ fn summary(report: &ReloadReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn configuration(folder: &Path, text: &str, variables: &[(&str, &str)]) -> Config {
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let environment = bridgehead::config::Environment::read(variables).unwrap();
+        std::fs::write(folder.join("bridgehead.toml"), text).unwrap();
+        bridgehead::config::load(Some("bridgehead.toml".as_ref()), &environment, folder).unwrap()
+    }
+
+    /// ACC-8: a rotated secret is a change, although it prints as before; so is a part of an address that does not print. A
+    /// configuration that is read again is not.
+    #[test]
+    fn rotated_secrets_need_a_restart() {
+        const TEXT: &str = "[http]\ntoken_env = 'TOKEN'\n[audit.redact]\npatterns = ['a', 'b']\n\
+            [auth]\npublic_url = 'https://gateway.example.com'\n\
+            [auth.issuers.corp]\nissuer = 'https://id.example.com'\n\
+            [auth.issuers.corp.introspection]\nurl = 'https://id.example.com/one'\nclient_id = 'gateway'\n\
+            client_secret = '${SECRET}'\n";
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str, token, secret| {
+            configuration(folder.path(), text, &[("TOKEN", token), ("SECRET", secret)])
+        };
+        let before = read(TEXT, "token-1-of-thirty-two-characters-", "hunter2");
+        let check = |after: &Config, expected: &[&str]| assert_eq!(needs_restart(&before, after), expected);
+        check(&read(TEXT, "token-1-of-thirty-two-characters-", "hunter2"), &[]);
+        check(&read(TEXT, "token-1-of-thirty-two-characters-", "hunter3"), &["auth.issuers"]);
+        check(&read(TEXT, "token-2-of-thirty-two-characters-", "hunter2"), &["http.token"]);
+        let elsewhere = TEXT.replace("example.com/one", "example.com/two");
+        check(&read(&elsewhere, "token-1-of-thirty-two-characters-", "hunter2"), &["auth.issuers"]);
+    }
+
+    /// ACC-8: the files with secrets that only a start reads are compared with what they held then.
+    #[test]
+    fn rotated_files_need_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (token, key) = (folder.path().join("token"), folder.path().join("key"));
+        let write = |path: &Path, text: &str| {
+            std::fs::write(path, text).unwrap();
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        };
+        write(&token, "token-1-of-thirty-two-characters-");
+        write(&key, "key-1");
+        let text = format!(
+            "[http]\ntoken_file = '{}'\n[audit]\nsigning_key_file = '{}'\n",
+            token.display(),
+            key.display()
+        );
+        let config = configuration(folder.path(), &text, &[]);
+        let started = ReadOnce::of(&config);
+        let rotated = || started.rotated(&ReadOnce::of(&config)).collect::<Vec<_>>();
+        assert_eq!(rotated(), [""; 0]);
+        write(&token, "token-2-of-thirty-two-characters-");
+        assert_eq!(rotated(), ["http.token_file"]);
+        write(&key, "key-2");
+        assert_eq!(rotated(), ["http.token_file", "audit.signing_key_file"]);
+        write(&token, "token-1-of-thirty-two-characters-");
+        assert_eq!(rotated(), ["audit.signing_key_file"], "it is what it was");
+    }
 
     #[test]
     fn what_changed_is_told_by_name() {

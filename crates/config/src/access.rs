@@ -15,7 +15,7 @@ use crate::secret::Secret;
 use crate::url::Url;
 
 /// `[auth]`: who is admitted, and as whom.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuthSettings {
     /// The address that clients type, without a slash at the end: the base of metadata and challenges, and the audience of
@@ -103,7 +103,7 @@ pub struct KeyRows {
 }
 
 /// `[auth.issuers.NAME]`: an authorization server whose tokens are accepted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Issuer {
     /// The name in the file; the principals of this issuer are `NAME/SUB`.
@@ -169,7 +169,7 @@ impl Algorithm {
 }
 
 /// `[auth.issuers.NAME.introspection]`: the issuer is asked about each token (RFC 7662).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Introspection {
     /// Its address; found through the issuer's metadata if absent.
     pub url: Option<Url>,
@@ -180,7 +180,7 @@ pub struct Introspection {
 }
 
 /// `[auth.proxy]`: a proxy that says whose requests it forwards.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedProxy {
     /// The peers that are believed: never empty. A Unix socket listener is believed without being listed.
     pub proxies: Vec<PeerNetwork>,

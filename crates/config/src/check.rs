@@ -233,13 +233,13 @@ fn gateway(section: &Section<'_>, findings: &mut Findings) -> GatewaySettings {
     let (request_timeout, max_total) =
         timeouts(section, default.request_timeout, default.max_total, findings);
     GatewaySettings {
-        mode: section.text("mode").and_then(|(mode, _)| mode.parse().ok()).unwrap_or(default.mode),
+        mode: section.word("mode").and_then(|(mode, _)| mode.parse().ok()).unwrap_or(default.mode),
         prefix: match section.flag("prefix") {
             Some(true) => Prefix::Always,
             Some(false) => Prefix::Never,
             None => Prefix::Auto,
         },
-        resource_uris: match section.text("resource_uris") {
+        resource_uris: match section.word("resource_uris") {
             Some(("rewrite", _)) => ResourceUris::Rewrite,
             _ => ResourceUris::Keep,
         },
@@ -313,8 +313,8 @@ fn http(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> Htt
 /// can be written by number.
 fn local_users(section: &Section<'_>, findings: &mut Findings) -> LocalUsers {
     let Some(items) = section.items("local_users") else {
-        return match section.text("local_users") {
-            Some((word, _)) if word.eq_ignore_ascii_case("any") => LocalUsers::Any,
+        return match section.word("local_users") {
+            Some(("any", _)) => LocalUsers::Any,
             _ => LocalUsers::Same,
         };
     };

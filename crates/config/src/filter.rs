@@ -14,6 +14,16 @@ pub struct ToolFilter {
     denied: Patterns,
 }
 
+/// A pattern that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the pattern `{pattern}` cannot be used: {reason}")]
+pub struct InvalidPattern {
+    /// The pattern; empty if only all of them together are too much.
+    pub pattern: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
 /// The patterns compiled and as written, because compiled sets cannot be compared.
 #[derive(Clone)]
 struct Patterns {
@@ -36,11 +46,14 @@ impl PartialEq for ToolFilter {
 }
 
 impl ToolFilter {
-    /// Compiles patterns: globs, `*`, and `any`, which means `*`. An error gives the invalid pattern and the reason.
+    /// Compiles patterns: globs, `*`, and `any`, which means `*`.
+    ///
+    /// # Errors
+    /// If a pattern cannot be used.
     pub fn new<'a>(
         allowed: impl IntoIterator<Item = &'a str>,
         denied: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, (String, String)> {
+    ) -> Result<Self, InvalidPattern> {
         Ok(Self { allowed: compile(allowed)?, denied: compile(denied)? })
     }
 
@@ -84,11 +97,14 @@ impl fmt::Debug for ToolFilter {
     }
 }
 
-fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Patterns, (String, String)> {
+fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Patterns, InvalidPattern> {
     let mut set = GlobSetBuilder::new();
     let (mut written, mut everything) = (Vec::new(), false);
     for pattern in patterns {
-        let refused = |error: globset::Error| (pattern.to_owned(), error.kind().to_string());
+        let refused = |error: globset::Error| InvalidPattern {
+            pattern: pattern.to_owned(),
+            reason: error.kind().to_string(),
+        };
         written.push(pattern.to_owned());
         if pattern == EVERYTHING || pattern.eq_ignore_ascii_case("any") {
             everything = true;
@@ -96,7 +112,11 @@ fn compile<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<Patterns, 
             set.add(GlobBuilder::new(pattern).case_insensitive(true).build().map_err(refused)?);
         }
     }
-    let built = || set.build().map_err(|error| (String::new(), error.to_string()));
+    let built = || {
+        let too_much =
+            |error: globset::Error| InvalidPattern { pattern: String::new(), reason: error.to_string() };
+        set.build().map_err(too_much)
+    };
     let set = if everything { None } else { Some(built()?) };
     Ok(Patterns { set, written })
 }
@@ -151,7 +171,7 @@ mod tests {
         check(&["*", "x"], &["x"], &["a"], &["X"]);
         check(&["{a,b}?"], &[], &["a1", "b2"], &["c1", "a"]);
         assert!(ToolFilter::default().admits("x"));
-        assert_eq!(ToolFilter::new(["a["], []).unwrap_err().0, "a[");
+        assert_eq!(ToolFilter::new(["a["], []).unwrap_err().pattern, "a[");
         assert!(ToolFilter::default() == ToolFilter::new(["*"], []).unwrap());
         assert!(ToolFilter::default() != ToolFilter::new(["*"], ["x"]).unwrap());
     }

@@ -87,6 +87,8 @@ pub use diagnostic::{ConfigError, Diagnostic, Severity};
 pub use env_file::{BadLine, parse as parse_env_file};
 #[cfg(feature = "files")]
 pub use environment::Environment;
+#[cfg(feature = "globs")]
+pub use filter::InvalidPattern;
 pub use filter::ToolFilter;
 #[cfg(feature = "files")]
 pub use keys_file::read_keys;
@@ -103,7 +105,7 @@ pub use secret_file::{SecretFileError, check_secret_file, read_secret_file};
 #[cfg(feature = "files")]
 pub use secrets::{RunCommand, SecretCommand};
 pub use server::{
-    Confinement, EraChoice, FileAccess, HealthProbe, Interactive, InvalidServer, InvalidServerName,
+    Clocks, Confinement, EraChoice, FileAccess, HealthProbe, Interactive, InvalidServer, InvalidServerName,
     Isolation, Launch, Limits, Network, OnMissing, Output, Profile, Queue, Remote, RemoteTransport,
     Requirement, Retry, ServerConfig, ServerName, Stdio, ToolOverride,
 };

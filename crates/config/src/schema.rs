@@ -151,7 +151,7 @@ fn named(place: KeyTable, value: &Value) -> Value {
 
 /// Words match in any letter case: editors offer the list, and the pattern accepts the other spellings.
 fn words(words: &[&str]) -> Value {
-    let in_any_case = |word: &&str| -> String {
+    let in_any_case = |word: &String| -> String {
         let one = |letter: char| match letter {
             letter if letter.is_ascii_alphabetic() => {
                 format!("[{}{}]", letter.to_ascii_lowercase(), letter.to_ascii_uppercase())
@@ -160,6 +160,8 @@ fn words(words: &[&str]) -> Value {
         };
         word.chars().map(one).collect()
     };
-    let pattern = words.iter().map(in_any_case).collect::<Vec<_>>().join("|");
+    let as_camel_case = words.iter().filter(|word| word.contains('_')).map(|word| word.replace('_', ""));
+    let all: Vec<String> = words.iter().map(|&word| word.to_owned()).chain(as_camel_case).collect();
+    let pattern = all.iter().map(in_any_case).collect::<Vec<_>>().join("|");
     json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": format!("^({pattern})$") }] })
 }

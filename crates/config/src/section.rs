@@ -193,6 +193,14 @@ impl<'t> Section<'t> {
         text_of(node).map(|text| (text, &node.span))
     }
 
+    /// The value of a key that takes one of several words: the word as the table of keys spells it, and its place. So nothing
+    /// that the table accepts, such as another case, is read as something else.
+    pub(crate) fn word(&self, name: &str) -> Option<(&'static str, &'t Span)> {
+        let (key, entry) = self.entries.iter().find(|(key, _)| key.name == name)?;
+        let word = word_of(key.kind, text_of(&entry.node)?)?;
+        Some((word, &entry.node.span))
+    }
+
     pub(crate) fn list(&self, name: &str) -> Vec<(&'t str, &'t Span)> {
         match self.entry(name).map(|entry| &entry.node.value) {
             Some(Value::List(items)) => {
@@ -331,10 +339,9 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
             let fits = u64::try_from(*number).is_ok_and(|number| (least..=most).contains(&number));
             (!fits).then_some(node)
         }
-        (
-            ValueKind::Choice(words) | ValueKind::FlagOr(words) | ValueKind::ChoiceOrList(words),
-            Value::Text(text),
-        ) => (!words.iter().any(|word| word.eq_ignore_ascii_case(text))).then_some(node),
+        (ValueKind::Choice(_) | ValueKind::FlagOr(_) | ValueKind::ChoiceOrList(_), Value::Text(text)) => {
+            word_of(key.kind, text).is_none().then_some(node)
+        }
         (ValueKind::List, Value::List(items)) => items.iter().find(|item| !is_text(item)),
         (ValueKind::ChoiceOrList(_), Value::List(items)) => {
             items.iter().find(|item| !matches!(item.value, Value::Text(_) | Value::Integer(_)))
@@ -388,6 +395,16 @@ fn wrong_kind(key: &Key, entry: &Entry, findings: &Findings) -> Option<Diagnosti
 
 fn not_a_row(items: &[Node]) -> Option<&Node> {
     items.iter().find(|item| !matches!(item.value, Value::Table(_)))
+}
+
+/// Which of the words of a key is written: in any case, and in camelCase like the key itself.
+fn word_of(kind: ValueKind, text: &str) -> Option<&'static str> {
+    let (ValueKind::Choice(words) | ValueKind::FlagOr(words) | ValueKind::ChoiceOrList(words)) = kind else {
+        return None;
+    };
+    let camel_case = |word: &&&str| word.replace('_', "").eq_ignore_ascii_case(text);
+    let word = words.iter().find(|word| word.eq_ignore_ascii_case(text));
+    word.or_else(|| words.iter().find(camel_case)).copied()
 }
 
 fn meant_word(kind: ValueKind, value: &Value) -> Option<&'static str> {

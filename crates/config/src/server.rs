@@ -1,5 +1,7 @@
 //! One server in its checked form: how it is reached, who shares it, and what it may use.
 
+mod built;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -43,10 +45,10 @@ pub struct ServerConfig {
     pub launch: Launch,
     /// Whether its tool names carry its name; the gateway's rule applies, if absent.
     pub prefix: Option<bool>,
-    /// How long a call may stay silent.
-    pub request_timeout: Duration,
-    /// How long a call may take in total.
-    pub max_total: Duration,
+    /// How long a call may stay silent; as long as its gateway's settings say, if absent.
+    pub request_timeout: Option<Duration>,
+    /// How long a call may take in total; as long as its gateway's settings say, if absent.
+    pub max_total: Option<Duration>,
     /// Settings of individual tools, by the server's own tool names.
     pub tools: BTreeMap<String, ToolOverride>,
     /// Which of its tools are offered.
@@ -83,10 +85,11 @@ pub struct ServerConfig {
     pub max_leases: usize,
     /// How many processes or sessions may exist at once with [`Isolation::Session`].
     pub max_session_processes: usize,
-    /// How long a client has to answer one of its questions.
-    pub question_timeout: Duration,
-    /// How long a cancelled call keeps its lock and its places, unless the server answers it or ends first.
-    pub cancel_grace: Duration,
+    /// How long a client has to answer one of its questions; as long as its gateway's settings say, if absent.
+    pub question_timeout: Option<Duration>,
+    /// How long a cancelled call keeps its lock and its places, unless the server answers it or ends first; as long as its
+    /// gateway's settings say, if absent.
+    pub cancel_grace: Option<Duration>,
     /// The answer when it asks for roots; the gateway asks the client, if absent.
     pub roots: Option<Roots>,
     /// What its processes and calls may use.
@@ -95,6 +98,19 @@ pub struct ServerConfig {
     pub require: Vec<Requirement>,
     /// What its processes may reach; everything, if absent.
     pub confinement: Option<Confinement>,
+}
+
+/// How long the calls of a server and its questions may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clocks {
+    /// How long a call may stay silent.
+    pub silent: Duration,
+    /// How long a call may take in total.
+    pub total: Duration,
+    /// How long a client has to answer a question.
+    pub question: Duration,
+    /// How long a cancelled call keeps its lock and its places.
+    pub cancel: Duration,
 }
 
 /// What the processes of a server may reach.
@@ -497,7 +513,32 @@ impl ServerConfig {
         self.tools.get(tool).map_or(self.limits, |own| own.limits.or(self.limits))
     }
 
-    /// A program to run, with all defaults.
+    /// How long its calls and questions may take. An absent time is that of a gateway with all defaults; a gateway has filled
+    /// in its own before.
+    #[must_use]
+    #[inline]
+    pub fn clocks(&self) -> Clocks {
+        Clocks {
+            silent: self.request_timeout.unwrap_or(GatewaySettings::REQUEST_TIMEOUT),
+            total: self.max_total.unwrap_or(GatewaySettings::MAX_TOTAL),
+            question: self.question_timeout.unwrap_or(GatewaySettings::QUESTION_TIMEOUT),
+            cancel: self.cancel_grace.unwrap_or(GatewaySettings::CANCEL_GRACE),
+        }
+    }
+
+    /// The server behind a gateway with these settings: times that it does not have itself are the gateway's.
+    #[must_use]
+    pub fn behind(self, gateway: &GatewaySettings) -> Self {
+        Self {
+            request_timeout: self.request_timeout.or(Some(gateway.request_timeout)),
+            max_total: self.max_total.or(Some(gateway.max_total)),
+            question_timeout: self.question_timeout.or(Some(gateway.question_timeout)),
+            cancel_grace: self.cancel_grace.or(Some(gateway.cancel_grace)),
+            ..self
+        }
+    }
+
+    /// A program to run, with all defaults. The times of its calls are those of the gateway that it is given to.
     ///
     /// # Errors
     /// If the name is not valid.
@@ -506,27 +547,31 @@ impl ServerConfig {
         command: impl Into<String>,
         args: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Self, InvalidServer> {
-        let launch = Launch::Stdio(Stdio::new(command, args));
-        Ok(Self::new(name.parse()?, launch, &GatewaySettings::default()))
+        Ok(Self::of_any_gateway(name.parse()?, Launch::Stdio(Stdio::new(command, args))))
     }
 
-    /// A server at an address, with all defaults. Its transport is detected.
+    /// A server at an address, with all defaults. Its transport is detected. The times of its calls are those of the gateway
+    /// that it is given to.
     ///
     /// # Errors
     /// If the name or the address is not valid.
     pub fn remote(name: &str, url: &str) -> Result<Self, InvalidServer> {
-        let launch = Launch::Remote(Remote::new(url.parse()?));
-        Ok(Self::new(name.parse()?, launch, &GatewaySettings::default()))
+        Ok(Self::of_any_gateway(name.parse()?, Launch::Remote(Remote::new(url.parse()?))))
     }
 
-    /// A server with the defaults of the gateway, for embedders and the demo.
+    fn of_any_gateway(name: ServerName, launch: Launch) -> Self {
+        let defaults = Self::new(name, launch, &GatewaySettings::default());
+        Self { request_timeout: None, max_total: None, question_timeout: None, cancel_grace: None, ..defaults }
+    }
+
+    /// A server with the times of this gateway, and all other defaults.
     pub fn new(name: ServerName, launch: Launch, gateway: &GatewaySettings) -> Self {
         Self {
             name,
             launch,
             prefix: None,
-            request_timeout: gateway.request_timeout,
-            max_total: gateway.max_total,
+            request_timeout: Some(gateway.request_timeout),
+            max_total: Some(gateway.max_total),
             tools: BTreeMap::new(),
             filter: ToolFilter::default(),
             restart: true,
@@ -545,8 +590,8 @@ impl ServerConfig {
             interactive: Interactive::Auto,
             max_leases: 8,
             max_session_processes: 32,
-            question_timeout: gateway.question_timeout,
-            cancel_grace: gateway.cancel_grace,
+            question_timeout: Some(gateway.question_timeout),
+            cancel_grace: Some(gateway.cancel_grace),
             roots: None,
             limits: Limits::default(),
             require: Vec::new(),

@@ -71,7 +71,7 @@ pub enum ResourceUris {
 }
 
 /// `[gateway]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewaySettings {
     /// What is offered.
     pub mode: Mode,
@@ -114,7 +114,7 @@ pub struct GatewaySettings {
 }
 
 /// `[http]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     /// Address and port.
     pub listen: SocketAddr,
@@ -192,7 +192,7 @@ pub struct SecretSettings {
 }
 
 /// `[audit]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AuditSettings {
     /// Where the record of calls is kept.
     pub store: AuditStore,
@@ -329,6 +329,13 @@ impl fmt::Display for LogLevel {
 
 const MEGABYTE: usize = 1024 * 1024;
 
+impl GatewaySettings {
+    pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_millis(300_000);
+    pub(crate) const MAX_TOTAL: Duration = Duration::from_millis(3_600_000);
+    pub(crate) const QUESTION_TIMEOUT: Duration = Duration::from_millis(600_000);
+    pub(crate) const CANCEL_GRACE: Duration = Duration::from_millis(5_000);
+}
+
 impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
@@ -336,14 +343,14 @@ impl Default for GatewaySettings {
             prefix: Prefix::Auto,
             max_name_length: 64,
             resource_uris: ResourceUris::Keep,
-            request_timeout: Duration::from_millis(300_000),
-            max_total: Duration::from_millis(3_600_000),
+            request_timeout: Self::REQUEST_TIMEOUT,
+            max_total: Self::MAX_TOTAL,
             startup_timeout: Duration::from_millis(30_000),
             init_concurrency: 8,
             list_wait: Duration::from_millis(5_000),
             linger: Duration::from_millis(30_000),
-            question_timeout: Duration::from_millis(600_000),
-            cancel_grace: Duration::from_millis(5_000),
+            question_timeout: Self::QUESTION_TIMEOUT,
+            cancel_grace: Self::CANCEL_GRACE,
             threads: None,
             debug_errors: false,
             max_message_bytes: 16 * MEGABYTE,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bridgehead_config::{Config, Environment, Launch, Source, load};
+use bridgehead_config::{Config, Environment, HealthProbe, Launch, Source, load};
 
 #[track_caller]
 fn config(text: &str) -> Config {
@@ -100,6 +100,22 @@ fn a_nested_command_is_read() {
     assert_eq!(summary(&read)[0], "a: TOKEN=hunter2 npx -y x");
     assert!(summary(&read)[1].starts_with("b! `args` must be a list of strings"), "{:?}", summary(&read));
     assert!(!format!("{}", read.warnings[0]).contains("hunter2"));
+}
+
+/// POOL-5: a client's file may choose the tool list as the probe in its own spelling.
+#[test]
+fn a_clients_file_chooses_the_probe_in_its_spelling() {
+    let read = config(
+        r#"{"mcpServers": {
+            "a": {"command": "x", "healthProbe": "listTools"},
+            "b": {"command": "x", "healthProbe": "list_tools"},
+            "c": {"command": "x", "healthProbe": "ping"}
+        }}"#,
+    );
+    let probes: Vec<_> = read.servers.iter().map(|server| server.health_probe).collect();
+    assert_eq!(probes, [HealthProbe::ListTools, HealthProbe::ListTools, HealthProbe::Ping]);
+    assert_eq!(summary(&read), ["a: x", "b: x", "c: x"]);
+    assert!(read.warnings.is_empty(), "{:?}", read.warnings);
 }
 
 /// HOUR-9: for a command written like a shell line, the message says where its arguments belong and does not repeat them.

@@ -43,8 +43,8 @@ fn defaults_of_a_server() {
         assert_eq!(server.queue, Queue { name: None, concurrency: 64, max_waiting: 1024 });
         assert_eq!((server.retry, server.output), (Retry::Safe, Output::Off));
         assert_eq!((server.era, server.max_leases), (EraChoice::Auto, 8));
-        assert_eq!(server.request_timeout, milliseconds(300_000));
-        assert_eq!(server.max_total, milliseconds(3_600_000));
+        assert_eq!(server.clocks().silent, milliseconds(300_000));
+        assert_eq!(server.clocks().total, milliseconds(3_600_000));
         let none = Limits {
             memory: None,
             execution: None,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bridgehead_config::{
     AuditPayloads, AuditStore, Config, ConfigError, Environment, EraChoice, HealthProbe, Interactive,
-    Isolation, Launch, Limits, LocalUsers, Mode, Output, Prefix, Queue, RemoteTransport, Retry, ServerConfig,
-    Source, Stdio, TokenSource, load,
+    Isolation, Launch, Limits, LocalUsers, Mode, Network, Output, Prefix, Queue, RemoteTransport,
+    ResourceUris, Retry, ServerConfig, Source, Stdio, TokenSource, load,
 };
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -107,8 +107,8 @@ fn a_server_has_these_defaults() {
     let read = config("[servers.a]\ncommand = 'x'\n");
     let server = &read.servers[0];
     let ms = |duration: Duration| duration.as_millis();
-    assert_eq!((ms(server.request_timeout), ms(server.max_total)), (300_000, 3_600_000));
-    assert_eq!((ms(server.start_timeout), ms(server.question_timeout)), (180_000, 600_000));
+    assert_eq!((ms(server.clocks().silent), ms(server.clocks().total)), (300_000, 3_600_000));
+    assert_eq!((ms(server.start_timeout), ms(server.clocks().question)), (180_000, 600_000));
     assert_eq!((ms(server.probe_interval), ms(server.stable_after)), (30_000, 60_000));
     assert_eq!((server.max_leases, server.idle_timeout, server.lazy), (8, None, false));
     assert_eq!((server.restart, server.jitter, server.prefix), (true, true, None));
@@ -125,7 +125,8 @@ fn a_server_has_these_defaults() {
         "[gateway]\nrequest_timeout_ms = 5\nmax_total_ms = 6\nquestion_timeout_ms = 7\n[servers.a]\ncommand = 'x'\n",
     );
     let server = &read.servers[0];
-    let told = [server.request_timeout, server.max_total, server.question_timeout].map(ms);
+    let clocks = server.clocks();
+    let told = [clocks.silent, clocks.total, clocks.question].map(ms);
     assert_eq!(told, [5, 6, 7]);
 }
 
@@ -250,8 +251,8 @@ lock = true
     assert_eq!((http.head_within, http.body_within), (Duration::from_millis(13), Duration::from_millis(14)));
     let server = &read.servers[0];
     assert_eq!(server.prefix, Some(false));
-    assert_eq!(server.request_timeout, Duration::from_millis(10));
-    assert_eq!(server.max_total, Duration::from_millis(11));
+    assert_eq!(server.clocks().silent, Duration::from_millis(10));
+    assert_eq!(server.clocks().total, Duration::from_millis(11));
     assert_eq!(server.tools["odd tool"].lock, Some(true));
 }
 
@@ -360,8 +361,8 @@ cwd = "~/work"
 fn a_server_timeout_starts_from_the_gateways() {
     let text = "[gateway]\nrequest_timeout_ms = 1000\n[servers.a]\ncommand = \"x\"\nmax_total_ms = 1000";
     let server = &config(text).servers[0];
-    assert_eq!(server.request_timeout, Duration::from_secs(1));
-    assert_eq!(server.max_total, Duration::from_secs(1));
+    assert_eq!(server.clocks().silent, Duration::from_secs(1));
+    assert_eq!(server.clocks().total, Duration::from_secs(1));
     let folder = tempfile::tempdir().unwrap();
     let error =
         load_in(folder.path(), &text.replace("max_total_ms = 1000", "max_total_ms = 999"), &[]).unwrap_err();
@@ -442,9 +443,34 @@ fn what_a_server_is_probed_with() {
         ("", HealthProbe::Ping),
         ("health_probe = \"ping\"", HealthProbe::Ping),
         ("health_probe = \"list_tools\"", HealthProbe::ListTools),
+        ("healthProbe = \"listTools\"", HealthProbe::ListTools),
+        ("health_probe = \"LIST_TOOLS\"", HealthProbe::ListTools),
     ] {
         let read = config(&format!("[servers.a]\ncommand = \"x\"\n{keys}"));
         assert_eq!(read.servers[0].health_probe, expected, "{keys}");
+    }
+}
+
+/// HOUR-7: a word in another case is the same word, and never silently the default.
+#[test]
+fn words_are_read_in_any_case() {
+    let read = config(
+        "[gateway]\nresource_uris = 'Rewrite'\n[servers.a]\ncommand = 'x'\ntype = 'STDIO'\nretry = 'Never'\n\
+         output = 'Enforce'\ninteractive = 'Exclusive'\nera = 'Legacy'\nisolation = 'Session'\nnetwork = 'None'\n\
+         [servers.b]\nurl = 'https://mcp.example.com'\ntype = 'Sse'\n[servers.c]\nurl = 'https://mcp.example.com/c'\n\
+         type = 'STREAMABLE-HTTP'\n",
+    );
+    assert_eq!(read.gateway.resource_uris, ResourceUris::Rewrite);
+    let [a, b, c] = &read.servers[..] else { panic!("{:?}", read.servers) };
+    assert_eq!((a.retry, a.output, a.interactive), (Retry::Never, Output::Enforce, Interactive::Exclusive));
+    assert_eq!((a.era, a.isolation), (EraChoice::Legacy, Isolation::Session));
+    assert_eq!(a.confinement.as_ref().map(|walls| walls.network), Some(Network::None));
+    assert!(matches!(&a.launch, Launch::Stdio(_)), "{:?}", a.launch);
+    for (server, expected) in [(b, RemoteTransport::Sse), (c, RemoteTransport::Http)] {
+        assert!(
+            matches!(&server.launch, Launch::Remote(remote) if remote.transport == expected),
+            "{server:?}"
+        );
     }
 }
 

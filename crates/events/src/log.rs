@@ -120,11 +120,10 @@ impl ServerSignal<'_> {
     pub fn log(&self, name: &str) {
         let server = Label(name);
         match self {
-            Self::StartBegan
-            | Self::Reconnected
-            | Self::GivenUp
-            | Self::ProcessExited { .. }
-            | Self::Listed { .. } => {}
+            Self::StartBegan | Self::Reconnected | Self::GivenUp | Self::Listed { .. } => {}
+            Self::ProcessExited { pid, status, reason } => {
+                trace!(target: SUPERVISOR, %server, pid, %status, reason, "its process has ended");
+            }
             Self::Serves { transport, pid, revision, tools, restarts, took, one_shot } => {
                 if *one_shot {
                     debug!(target: SUPERVISOR, %server, pid, ?took, "a process for one call is ready");
@@ -151,7 +150,9 @@ impl ServerSignal<'_> {
             Self::Restart { attempt, delay, .. } => {
                 warn!(target: SUPERVISOR, %server, attempt, ?delay, "restart scheduled");
             }
-            Self::Probe { error: None, .. } => {}
+            Self::Probe { kind, took, error: None } => {
+                trace!(target: SUPERVISOR, %server, kind = kind.as_str(), ?took, "answered its health probe");
+            }
             Self::Probe { error: Some(reason), .. } => {
                 error!(target: SUPERVISOR, %server, reason, "health probe failed");
             }

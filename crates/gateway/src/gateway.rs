@@ -42,7 +42,7 @@ use crate::feeds::{Feeds, SeenBefore};
 use crate::gate::{Call, Cancels, Gate, Limits, Subject, places};
 use crate::life::joined::JoinedClients;
 use crate::life::status::About;
-use crate::life::{GoneTool, Run};
+use crate::life::{GoneTool, Run, behind};
 use crate::relay::queue::Queues;
 use crate::relay::request::sandbox_setup;
 use crate::surface::refused::RefusedRequest;
@@ -241,6 +241,7 @@ impl Gateway {
             registry,
             logger,
         } = options;
+        let servers = behind(servers, &settings);
         let about = About::new(audit.instance());
         let server_info = Raw::encode(&json!({"name": "bridgehead", "version": version}));
         let gate = Gate {

@@ -105,7 +105,7 @@ async fn a_process_belongs_to_what_the_server_is() {
     let other_name = world.attach(&world.server("two", &mock()));
     let other_credentials = world.attach(&world.server("one", &mock().variable("TOKEN", "b")));
     let mut patient = world.server("one", &mock());
-    patient.request_timeout = Duration::from_secs(1);
+    patient.request_timeout = Some(Duration::from_secs(1));
     let other_calls = world.attach(&patient);
     let mut probed = world.server("one", &mock());
     probed.probe_interval = Duration::from_secs(1);

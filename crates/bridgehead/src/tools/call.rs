@@ -53,7 +53,8 @@ pub struct CallOptions {
 impl CallOptions {
     /// How long the call may take, whatever it waits for: a lock, a queue, a server that starts, the answer. The time stands
     /// still while a handler of this program answers a question. A call whose time is over fails with `PROVIDER_TIMEOUT`, and
-    /// its server is told. The limits of the configuration apply in any case.
+    /// its server is told and looked after, as when the configured time is over: a process that these tools have for themselves
+    /// (`isolation = "session"`) is restarted, any other server is probed. The limits of the configuration apply in any case.
     pub fn timeout(self, limit: Duration) -> Self {
         Self { timeout: Some(limit), ..self }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use bridgehead_config::ToolFilter;
+use bridgehead_config::{InvalidPattern, ToolFilter};
 use bridgehead_gateway::OfferedTool;
 
 /// Admits tools by server and by name. Admits everything by default.
@@ -14,16 +14,6 @@ pub struct ToolsFilter {
     servers: Option<HashSet<String>>,
     allowed: Option<ToolFilter>,
     denied: Option<ToolFilter>,
-}
-
-/// A pattern that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the pattern `{pattern}` cannot be used: {reason}")]
-pub struct InvalidPattern {
-    /// The pattern.
-    pub pattern: String,
-    /// What is wrong with it.
-    pub reason: String,
 }
 
 impl ToolsFilter {
@@ -38,7 +28,7 @@ impl ToolsFilter {
     /// # Errors
     /// If a pattern cannot be used.
     pub fn allow<'a>(self, patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidPattern> {
-        let allowed = ToolFilter::new(patterns, []).map_err(invalid)?;
+        let allowed = ToolFilter::new(patterns, [])?;
         Ok(Self { allowed: Some(allowed), ..self })
     }
 
@@ -47,7 +37,7 @@ impl ToolsFilter {
     /// # Errors
     /// If a pattern cannot be used.
     pub fn deny<'a>(self, patterns: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidPattern> {
-        let denied = ToolFilter::new(["*"], patterns).map_err(invalid)?;
+        let denied = ToolFilter::new(["*"], patterns)?;
         Ok(Self { denied: Some(denied), ..self })
     }
 
@@ -60,8 +50,4 @@ impl ToolsFilter {
         of_server
             && [&self.allowed, &self.denied].into_iter().flatten().all(|filter| filter.admits(&tool.own_name))
     }
-}
-
-fn invalid((pattern, reason): (String, String)) -> InvalidPattern {
-    InvalidPattern { pattern, reason }
 }

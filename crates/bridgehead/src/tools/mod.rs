@@ -53,12 +53,13 @@ use std::sync::Arc;
 
 use bridgehead_call::CorrelationId;
 use bridgehead_events::Bus;
-use bridgehead_gateway::{Gateway, Principal, Session};
+use bridgehead_gateway::{CancelReason, Gateway, Principal, Session};
 use bridgehead_wire::Raw;
 
+pub use bridgehead_config::InvalidPattern;
 pub use bridgehead_gateway::{OfferedTool, ServerStatus, ToolError};
 pub use call::{CallOptions, Progress, ToolCall};
-pub use filter::{InvalidPattern, ToolsFilter};
+pub use filter::ToolsFilter;
 pub use options::{StartToolsError, ToolsOptions};
 pub use question::{
     ElicitationKind, ElicitationRequest, SamplingMessage, SamplingRefused, SamplingRequest, SamplingResult,
@@ -162,6 +163,15 @@ impl Tools {
     /// whether there was any.
     pub fn cancel(&self, id: CorrelationId) -> bool {
         self.0.gateway.cancel_call(&self.0.session, id)
+    }
+
+    /// Cancels the running calls of this tool, by its offered name. As [`CancelReason::Client`], each ends with the code
+    /// `cancelled`, as by [`Tools::cancel`]. As [`CancelReason::Timeout`], each that runs fails with `PROVIDER_TIMEOUT`, and the
+    /// server is looked after as when a call's own timeout ends: a process that these tools have for themselves
+    /// (`isolation = "session"`) is restarted, even if no call runs, and any other server is probed. Returns whether there was
+    /// anything to cancel or restart.
+    pub fn cancel_tool(&self, name: &str, reason: CancelReason) -> bool {
+        self.0.gateway.cancel_tool(&self.0.session, name, reason)
     }
 
     /// What the servers and tools say about themselves for the model, as one text; `None` if they say nothing.

@@ -25,8 +25,8 @@ use crate::access::{AccessSettings, Costs, LimitError};
 
 /// What [`Tools`] are built from. Everything has a default.
 ///
-/// Without settings ([`ToolsOptions::settings`], or those of a configuration), the name of a tool always begins with that of its
-/// server: `{server}__{tool}`.
+/// The name of a tool begins with that of its server, `{server}__{tool}`, also if there is only one server. The settings may
+/// forbid that ([`Prefix::Never`]), and those of a configuration file decide it.
 #[derive(Debug)]
 #[must_use]
 pub struct ToolsOptions {
@@ -40,16 +40,15 @@ pub struct ToolsOptions {
 
 impl Default for ToolsOptions {
     fn default() -> Self {
-        let settings = GatewaySettings { prefix: Prefix::Always, ..GatewaySettings::default() };
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let gateway = Options { settings, version, ..Options::default() };
-        Self {
-            gateway,
+        let options = Self {
+            gateway: Options { version, ..Options::default() },
             principal: Principal::local(),
             warm_up: None,
             #[cfg(feature = "config-files")]
             rules: Default::default(),
-        }
+        };
+        options.settings(GatewaySettings::default())
     }
 }
 
@@ -143,9 +142,15 @@ impl ToolsOptions {
         Ok(self.configured(&config))
     }
 
-    /// Takes settings of the gateway: what is offered, how tools are named, how long calls may take.
+    /// Takes settings of the gateway: what is offered, how tools are named, how long calls may take. Its times are those of every
+    /// server that has none of its own, whether it was added before or after. [`Prefix::Auto`] means [`Prefix::Always`] here, so
+    /// that a second server does not rename the tools of the first.
     pub fn settings(mut self, settings: GatewaySettings) -> Self {
-        self.gateway.settings = settings;
+        let prefix = match settings.prefix {
+            Prefix::Auto | Prefix::Always => Prefix::Always,
+            Prefix::Never => Prefix::Never,
+        };
+        self.gateway.settings = GatewaySettings { prefix, ..settings };
         self
     }
 

@@ -34,14 +34,15 @@ async fn filters_and_modes_hold() {
     let settings = GatewaySettings { mode: Mode::Readonly, ..GatewaySettings::default() };
     let world = World::with(&[("one", mock)], filtered, |options| options.settings(settings)).await;
     let names: Vec<_> = world.tools.list().into_iter().map(|tool| tool.name.to_string()).collect();
-    assert_eq!(names, ["read"], "with the settings' own rule for names");
-    for (tool, words) in [("secret_read", "no server offers"), ("write", "not available in mode `readonly`")]
+    assert_eq!(names, ["one__read"], "settings alone do not take the prefix away");
+    for (tool, words) in
+        [("one__secret_read", "no server offers"), ("one__write", "not available in mode `readonly`")]
     {
         let refused = world.tools.call(tool, json!({})).await.unwrap_err();
         assert_eq!(refused.code(), Code::ProviderToolUnknown, "{refused}");
         assert!(refused.message().contains(words), "{refused}");
     }
-    assert!(world.tools.call("read", json!({})).await.is_ok());
+    assert!(world.tools.call("one__read", json!({})).await.is_ok());
     world.end().await;
 }
 

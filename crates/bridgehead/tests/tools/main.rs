@@ -5,5 +5,6 @@ mod calls;
 mod configured;
 mod dropped;
 mod ends;
+mod late;
 mod questions;
 mod support;

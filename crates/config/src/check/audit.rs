@@ -14,8 +14,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn read(section: &Section<'_>, world: World<'_>, findings: &mut Findings) -> AuditSettings {
     let default = AuditSettings::default();
-    let is =
-        |key: &str, word: &str| section.text(key).is_some_and(|(text, _)| text.eq_ignore_ascii_case(word));
+    let is = |key: &str, word: &str| section.word(key).is_some_and(|(written, _)| written == word);
     let mut file = |key: &str| {
         let (path, span) = section.text(key)?;
         if path.is_empty() {

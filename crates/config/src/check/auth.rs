@@ -44,8 +44,8 @@ pub(super) fn read(
         revoked_keys: [written.revoked, in_file.revoked].concat(),
         keys_file: Some(keys_file),
         proxy: proxy(&section, findings),
-        step_up: match section.text("step_up") {
-            Some((word, _)) if word.eq_ignore_ascii_case("in-band") => StepUp::InBand,
+        step_up: match section.word("step_up") {
+            Some(("in-band", _)) => StepUp::InBand,
             _ => StepUp::Http,
         },
         legacy_discovery: section.flag("legacy_discovery").unwrap_or(false),

@@ -58,7 +58,7 @@ pub(super) fn read(
         let section = Section::read(KeyTable::Listener, entries, findings);
         let tls = tls(&section, world, findings);
         let Some((listen, span)) = listen(&section, entry, world, findings) else { continue };
-        let auth_here = section.text("auth").map(|(word, span)| match word.eq_ignore_ascii_case("open") {
+        let auth_here = section.word("auth").map(|(word, span)| match word == "open" {
             true => (ListenerAuth::Open, span),
             false => (ListenerAuth::Required, span),
         });

@@ -138,13 +138,13 @@ impl Reader<'_> {
             files.read.extend(read);
             files.write.extend(write);
         }
-        let by_word = |(word, _): (&str, _)| match word.eq_ignore_ascii_case("none") {
-            true => Network::None,
-            false => Network::Full,
+        let by_word = |(word, _): (&str, _)| match word {
+            "none" => Network::None,
+            _ => Network::Full,
         };
-        let network = section.text("network").map(by_word).or(profile.map(Profile::network));
-        let on_missing = match section.text("on_missing") {
-            Some((word, _)) if word.eq_ignore_ascii_case("degrade") => OnMissing::Degrade,
+        let network = section.word("network").map(by_word).or(profile.map(Profile::network));
+        let on_missing = match section.word("on_missing") {
+            Some(("degrade", _)) => OnMissing::Degrade,
             _ => OnMissing::Refuse,
         };
         let network = network.unwrap_or_default();

@@ -12,7 +12,7 @@ use bridgehead_wire::{Redactor, is_secret_name};
 use super::client::translate;
 use super::{World, count, duration, sandbox, timeouts};
 use crate::env_file;
-use crate::filter::ToolFilter;
+use crate::filter::{InvalidPattern, ToolFilter};
 use crate::interpolate::{self, Referred, Refusal};
 use crate::keys::KeyTable;
 use crate::proxy::Proxy;
@@ -59,8 +59,8 @@ pub(super) fn read(
     if let Value::Table(_) = &entry.node.value {
         let section = Section::read(KeyTable::Server, &translated, findings);
         disabled = is_disabled(&section, findings);
-        (server.request_timeout, server.max_total) =
-            timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
+        let (silent, total) = timeouts(&section, gateway.request_timeout, gateway.max_total, findings);
+        (server.request_timeout, server.max_total) = (Some(silent), Some(total));
         server.prefix = section.flag("prefix");
         server.queue = queue(&section, queues, findings).unwrap_or_default();
         server.filter = filter(&section, findings);
@@ -69,16 +69,16 @@ pub(super) fn read(
         server.start_timeout = duration(&section, "start_timeout_ms", server.start_timeout);
         server.stable_after = duration(&section, "stable_after_ms", server.stable_after);
         server.probe_interval = duration(&section, "probe_interval_ms", server.probe_interval);
-        server.health_probe = match section.text("health_probe") {
+        server.health_probe = match section.word("health_probe") {
             Some(("list_tools", _)) => HealthProbe::ListTools,
             _ => HealthProbe::Ping,
         };
-        server.retry = match section.text("retry") {
+        server.retry = match section.word("retry") {
             Some(("always", _)) => Retry::Always,
             Some(("never", _)) => Retry::Never,
             _ => Retry::Safe,
         };
-        server.output = match section.text("output") {
+        server.output = match section.word("output") {
             Some(("report", _)) => Output::Report,
             Some(("enforce", _)) => Output::Enforce,
             _ => Output::Off,
@@ -87,20 +87,20 @@ pub(super) fn read(
         server.idle_timeout =
             Some(duration(&section, "idle_timeout_ms", Duration::ZERO)).filter(|idle| !idle.is_zero());
         server.lazy = section.flag("lazy").unwrap_or(server.lazy);
-        server.era = match section.text("era") {
+        server.era = match section.word("era") {
             Some(("modern", _)) => EraChoice::Modern,
             Some(("legacy", _)) => EraChoice::Legacy,
             _ => EraChoice::Auto,
         };
-        server.interactive = match section.text("interactive") {
+        server.interactive = match section.word("interactive") {
             Some(("exclusive", _)) => Interactive::Exclusive,
             Some(("shared", _)) => Interactive::Shared,
             _ => Interactive::Auto,
         };
         server.max_leases = count(&section, "max_leases", server.max_leases);
         server.max_session_processes = count(&section, "max_session_processes", server.max_session_processes);
-        server.question_timeout = duration(&section, "question_timeout_ms", server.question_timeout);
-        server.cancel_grace = duration(&section, "cancel_grace_ms", server.cancel_grace);
+        server.question_timeout = Some(duration(&section, "question_timeout_ms", gateway.question_timeout));
+        server.cancel_grace = Some(duration(&section, "cancel_grace_ms", gateway.cancel_grace));
         server.tools = tools(&section, server.isolation, queues, findings);
         server.limits = sandbox::limits(&section, server.isolation, findings);
         if server.isolation == Isolation::Call {
@@ -152,7 +152,7 @@ fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
         if section.mentions("tools_allowed") { patterns("tools_allowed").collect() } else { vec!["*"] };
     match ToolFilter::new(allowed, patterns("tools_denied")) {
         Ok(filter) => filter,
-        Err((pattern, reason)) => {
+        Err(InvalidPattern { pattern, reason }) => {
             let written = section.list("tools_allowed").into_iter().chain(section.list("tools_denied"));
             let span = written.into_iter().find(|(text, _)| *text == pattern).map(|(_, span)| span);
             if let Some(span) = span {
@@ -166,8 +166,7 @@ fn filter(section: &Section<'_>, findings: &mut Findings) -> ToolFilter {
 
 /// Reads `isolation` and its other form, `shared = false`. Refuses a contradiction.
 fn isolation(section: &Section<'_>, findings: &mut Findings) -> Isolation {
-    let written = section.text("isolation");
-    let by_word = written.map(|(word, _)| match word.to_ascii_lowercase().as_str() {
+    let by_word = section.word("isolation").map(|(word, _)| match word {
         "session" => Isolation::Session,
         "call" => Isolation::Call,
         _ => Isolation::Shared,
@@ -236,7 +235,7 @@ pub(super) struct Reader<'r> {
 
 impl Reader<'_> {
     fn launch(&mut self, section: &Section<'_>, entry: &Entry) -> Option<Launch> {
-        let transport = section.text("type").map(|(name, span)| (transport(name), span));
+        let transport = section.word("type").map(|(name, span)| (transport(name), span));
         match (section.mentions("command"), section.mentions("url")) {
             (true, true) => {
                 self.mistake(
@@ -303,7 +302,7 @@ impl Reader<'_> {
             );
             return None;
         }
-        if let (RemoteTransport::Sse, Some(("modern", span))) = (transport, section.text("era")) {
+        if let (RemoteTransport::Sse, Some(("modern", span))) = (transport, section.word("era")) {
             self.mistake(
                 "`era = \"modern\"` cannot be spoken over HTTP+SSE",
                 span,

@@ -1,4 +1,4 @@
-//! Lets others than the client cancel running calls: by session and tool, or, for calls of the embedding program, by id.
+//! Lets others than the client cancel running calls: by session and tool, and those of the embedding program by id, too.
 //!
 //! Dropping its request ends a call, whether it runs on a shared server, on a lease or in a process of its
 //! own. A call takes a place when it is dispatched. Places are reused, so an ordinary call allocates nothing.
@@ -47,8 +47,11 @@ struct Running {
 /// What a running call is cancelled by.
 #[derive(Debug)]
 enum Handle {
+    /// A tool that runs: it is cancelled by its name, for any reason.
     Tool(Arc<str>),
-    Id(CorrelationId),
+    /// A call of the embedding program: it is cancelled by its id, and by the name of its tool if the program no longer wants
+    /// it. A tool that takes too long is cancelled where it runs, so that its call fails instead.
+    Direct(Arc<str>, CorrelationId),
 }
 
 /// The place of one running call. Dropping it frees the place.
@@ -73,9 +76,9 @@ impl Cancels {
         self.register(session, Handle::Tool(Arc::clone(tool)), id)
     }
 
-    /// Registers a call of a session, to be cancelled by its id.
-    pub(crate) fn watch_id(&self, session: u64, id: CorrelationId) -> Watched<'_> {
-        self.register(session, Handle::Id(id), id)
+    /// Registers a call of the embedding program, to be cancelled by its id.
+    pub(crate) fn watch_id(&self, session: u64, tool: &Arc<str>, id: CorrelationId) -> Watched<'_> {
+        self.register(session, Handle::Direct(Arc::clone(tool), id), id)
     }
 
     fn register(&self, session: u64, by: Handle, id: CorrelationId) -> Watched<'_> {
@@ -100,7 +103,11 @@ impl Cancels {
     /// Cancels all running calls of this tool in the session, and returns whether there were any.
     pub(crate) fn cancel(&self, session: u64, tool: &str, reason: CancelReason) -> bool {
         self.cancel_where(reason, |call| {
-            call.session == session && matches!(&call.by, Handle::Tool(known) if **known == *tool)
+            call.session == session
+                && match &call.by {
+                    Handle::Tool(known) => **known == *tool,
+                    Handle::Direct(known, _) => reason == CancelReason::Client && **known == *tool,
+                }
         })
     }
 
@@ -108,13 +115,13 @@ impl Cancels {
     /// chooses ids, so there may be several.
     pub(crate) fn cancel_id(&self, session: u64, id: CorrelationId, reason: CancelReason) -> bool {
         self.cancel_where(reason, |call| {
-            call.session == session && matches!(call.by, Handle::Id(known) if known == id)
+            call.session == session && matches!(call.by, Handle::Direct(_, known) if known == id)
         })
     }
 
     /// Cancels all running calls of the session that are cancelled by their ids.
     pub(crate) fn cancel_session(&self, session: u64, reason: CancelReason) {
-        self.cancel_where(reason, |call| call.session == session && matches!(call.by, Handle::Id(_)));
+        self.cancel_where(reason, |call| call.session == session && matches!(call.by, Handle::Direct(..)));
     }
 
     fn cancel_where(&self, reason: CancelReason, concerns: impl Fn(&Running) -> bool) -> bool {
@@ -206,19 +213,25 @@ mod tests {
         assert!(!cancels.cancel(1, "tool", CancelReason::Client), "the calls have ended");
     }
 
-    /// LIB-1: a call of the embedding program is cancelled by its id, or with its session, and not by its tool.
+    /// LIB-1, POOL-10: a call of the embedding program is cancelled by its id, with its session, or by its tool if nobody wants
+    /// it any more; a tool that takes too long is cancelled where it runs.
     #[test]
     fn a_call_is_cancelled_by_its_id() {
         let (cancels, tool, id) = (Cancels::default(), Arc::from("tool"), CorrelationId::mint());
         let mut by_tool = cancels.watch(1, &tool, id);
-        let [mut one, mut other, mut elsewhere] =
-            [(1, id), (1, CorrelationId::mint()), (2, id)].map(|(session, id)| cancels.watch_id(session, id));
+        let [mut one, mut other, mut elsewhere] = [(1, id), (1, CorrelationId::mint()), (2, id)]
+            .map(|(session, id)| cancels.watch_id(session, &tool, id));
         assert!(cancels.cancel_id(1, id, CancelReason::Client));
         assert_eq!((one.cancelled(), other.cancelled()), (Some(CancelReason::Client), None));
         assert!(cancels.cancel(1, "tool", CancelReason::Timeout));
         assert_eq!((by_tool.cancelled(), other.cancelled()), (Some(CancelReason::Timeout), None));
         cancels.cancel_session(1, CancelReason::Client);
         assert_eq!((other.cancelled(), elsewhere.cancelled()), (Some(CancelReason::Client), None));
+        assert!(
+            cancels.cancel(2, "tool", CancelReason::Client)
+                && !cancels.cancel(2, "other", CancelReason::Client)
+        );
+        assert_eq!(elsewhere.cancelled(), Some(CancelReason::Client));
         drop((one, other));
         assert!(!cancels.cancel_id(1, id, CancelReason::Client), "the call has ended");
     }

@@ -33,7 +33,7 @@ use crate::relay::trace::Trace;
 
 pub use admin_event::{AdminEvent, admin};
 pub(crate) use apart::places;
-pub(crate) use cancels::Cancels;
+pub(crate) use cancels::{Cancels, Watched};
 pub(crate) use place::{Place, Places, evicted, made_way};
 pub(crate) use record::CallRecord;
 pub(crate) use subject::Subject;

@@ -1,23 +1,24 @@
 //! The time that the embedding program gives one call, whatever the call waits for.
 //!
 //! A stage of the gate that waits is raced with the limit. If the limit wins, the stage is dropped, which cancels the call
-//! upstream, and the error is the outcome of the call: it is recorded like any other. The limit stands still while the
-//! program itself is asked something. A call without a limit pays one comparison per poll of a stage.
+//! upstream, and the error is the outcome of the call: it is recorded like any other. The server that kept the call waiting is
+//! probed or restarted, as after a time-out of the configuration. The limit stands still while the program itself is asked
+//! something. A call without a limit pays one comparison per poll of a stage.
 
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bridgehead_upstream::Upstream;
 use bridgehead_wire::Code;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
 use super::Call;
 use crate::error::GatewayError;
-use crate::relay::request::Outcome;
+use crate::relay::request::{Outcome, overdue};
 
 /// A year: a longer limit is cut to this.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -27,8 +28,18 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub(crate) struct TimeLimit {
     limit: Duration,
     clock: Mutex<Clock>,
-    /// Whether the tool may have begun to run.
-    sent: AtomicBool,
+    sent: Mutex<Sent>,
+}
+
+/// How far the call has come.
+#[derive(Debug)]
+enum Sent {
+    /// The tool has not begun to run.
+    Nowhere,
+    /// A Rust tool may run.
+    Here,
+    /// The tool may run on this server.
+    To(Upstream),
 }
 
 #[derive(Debug)]
@@ -50,7 +61,7 @@ impl TimeLimit {
     pub(crate) fn new(limit: Duration) -> Self {
         let now = Instant::now();
         let clock = Clock { ends: now + limit.min(LONGEST), questions: 0, paused: now, sleep: None };
-        Self { limit, clock: Mutex::new(clock), sent: AtomicBool::new(false) }
+        Self { limit, clock: Mutex::new(clock), sent: Mutex::new(Sent::Nowhere) }
     }
 
     /// Whether the time is over.
@@ -70,14 +81,27 @@ impl TimeLimit {
         PausedTime(Arc::clone(self))
     }
 
-    /// Notes that the tool may run from now on.
-    pub(crate) fn sent(&self) {
-        self.sent.store(true, Ordering::Relaxed);
+    /// Notes that a Rust tool may run from now on.
+    pub(crate) fn begun(&self) {
+        *self.sent.lock() = Sent::Here;
+    }
+
+    /// Notes that the tool may run from now on, on this server or on this process of it.
+    pub(crate) fn sent_to(&self, upstream: &Upstream) {
+        *self.sent.lock() = Sent::To(upstream.clone());
+    }
+
+    /// Ends a call of this tool whose time is over: the server that works on it is looked after. Returns the error.
+    fn give_up(&self, tool: &str) -> GatewayError {
+        if let Sent::To(upstream) = &*self.sent.lock() {
+            overdue(upstream);
+        }
+        self.error(tool)
     }
 
     /// The error of a call of this tool whose time is over.
     pub(crate) fn error(&self, tool: &str) -> GatewayError {
-        let (sent, limit) = (self.sent.load(Ordering::Relaxed), self.limit.as_millis());
+        let (sent, limit) = (!matches!(*self.sent.lock(), Sent::Nowhere), self.limit.as_millis());
         let what = if sent { "did not answer" } else { "was not called" };
         let message = format!(
             "tool `{tool}` {what} within {limit} ms, the `timeout` of the call (tool failed: timeout)"
@@ -177,7 +201,7 @@ impl<S: Future<Output: Late>> Future for Timed<'_, S> {
                 return outcome;
             }
         }
-        Poll::Ready(S::Output::late(time.error(self.tool)))
+        Poll::Ready(S::Output::late(time.give_up(self.tool)))
     }
 }
 
@@ -223,7 +247,7 @@ mod tests {
         assert_eq!(poll!(&mut racing), Poll::Ready(Ok("done")));
         end.notify_one();
         let mut later = pin!(stage(&end));
-        time.sent();
+        time.begun();
         let late = timed(later.as_mut(), &time).await.unwrap_err();
         assert!(late.message.contains("did not answer within") && late.may_have_run, "{late}");
         assert_eq!(TimeLimit::new(Duration::ZERO).within(Box::pin(std::future::pending::<()>())).await, None);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridgehead_config::{Mode, ServerConfig, ServerName};
+use bridgehead_config::{GatewaySettings, Mode, ServerConfig, ServerName};
 use bridgehead_upstream::{RestartPolicy, Surroundings, Upstream, own_environment};
 use bridgehead_wire::held::Budget;
 use tokio::sync::Semaphore;
@@ -181,6 +181,7 @@ impl Gateway {
     pub async fn reload(&self, servers: Vec<ServerConfig>) -> ReloadReport {
         let inner = self.inner();
         let _alone = inner.changing.lock().await;
+        let servers = behind(servers, &inner.settings);
         *inner.servers.lock() = servers.clone();
         let run = inner.run.lock().clone();
         let mut report = ReloadReport::default();
@@ -242,15 +243,15 @@ impl Gateway {
     }
 
     /// Cancels a session's calls of this tool, wherever they run: a shared server is notified, a process of
-    /// the call's own is killed, and the clients get an answer. If the reason is a timeout, a process of the
-    /// session's own is restarted, and any other server is probed. Returns whether there was anything to
-    /// cancel or restart.
+    /// the call's own is killed, a Rust handler is dropped, and the clients get an answer. If the reason is a
+    /// timeout, a process of the session's own is restarted, and any other server is probed. Returns whether
+    /// there was anything to cancel or restart.
     pub fn cancel_tool(&self, session: &Session, tool: &str, reason: CancelReason) -> bool {
         let catalog = self.inner().catalog.load();
-        let Some(Target::Upstream { upstream, .. }) = catalog.route(tool).map(|route| &route.target) else {
-            return false;
-        };
         let reached = self.inner().gate.cancels.cancel(session.number(), tool, reason);
+        let Some(Target::Upstream { upstream, .. }) = catalog.route(tool).map(|route| &route.target) else {
+            return reached;
+        };
         let late = reason == CancelReason::Timeout;
         let restarted = late && session.own(upstream).is_some_and(|own| restart_own(&own));
         if late && reached && !restarted {
@@ -288,6 +289,11 @@ impl Inner {
             }
         }
     }
+}
+
+/// Servers of a gateway with these settings.
+pub(crate) fn behind(servers: Vec<ServerConfig>, settings: &GatewaySettings) -> Vec<ServerConfig> {
+    servers.into_iter().map(|server| server.behind(settings)).collect()
 }
 
 /// Servers that the status shows although they are not in effect yet, until this is dropped.

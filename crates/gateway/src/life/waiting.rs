@@ -77,7 +77,7 @@ impl Inner {
                 }
                 _ => return None,
             };
-            Some(patience.min(began + upstream.config().request_timeout))
+            Some(patience.min(began + upstream.config().clocks().silent))
         });
         until.max()
     }

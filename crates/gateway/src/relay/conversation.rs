@@ -14,7 +14,7 @@ use tracing::debug;
 
 use super::cell::{Answered, Cell, InRounds, Legacy, Modern, Parking};
 use super::queue::QueueSlot;
-use super::request::{MAX_SENDS, Outcome, RelayedRequest, read, restart_own};
+use super::request::{MAX_SENDS, Outcome, RelayedRequest, overdue, read};
 use super::rewrite::{Hop, log_for, params_for, progress_for, takes_levels};
 use crate::dialogue::questions::{Questions, undeclared};
 use crate::dialogue::rounds::{Next, Rounds, visit};
@@ -73,7 +73,7 @@ impl Conversation<'_, '_> {
             (true, Era::Legacy) => self.converse(Legacy).await,
             (false, Era::Legacy) => self.converse(Parking).await,
             (true, Era::Modern) => {
-                let patience = config.question_timeout;
+                let patience = config.clocks().question;
                 self.converse(InRounds { roots, patience, rounds: Rounds::default() }).await
             }
         }
@@ -90,7 +90,8 @@ impl Conversation<'_, '_> {
             // A late or missing answer only costs log lines.
             let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
         }
-        let patience = upstream.config().question_timeout;
+        let clocks = upstream.config().clocks();
+        let patience = clocks.question;
         let mut questions = Questions::default();
         let mut visits = 0;
         let mut exchange = self.begin(&cell, level, None).await;
@@ -103,7 +104,7 @@ impl Conversation<'_, '_> {
                     Err(_evicted) => return Err(relayed.made_way()),
                 }
             } else {
-                let deadline = (*self.clocks.last).min(Instant::now() + upstream.config().request_timeout);
+                let deadline = (*self.clocks.last).min(Instant::now() + clocks.silent);
                 match tokio::time::timeout_at(deadline, exchange.next()).await {
                     Ok(event) => event,
                     Err(_) => return Err(self.timed_out()),
@@ -165,7 +166,7 @@ impl Conversation<'_, '_> {
         let mirror =
             Mirror { name: Some(target.own), parameters: target.headers, params: Some(&call.request.params) };
         if let Some(time) = &call.time {
-            time.sent();
+            time.sent_to(upstream);
         }
         exchange.send_mirrored(&call.request.method, &params, mirror).await;
         exchange
@@ -245,9 +246,7 @@ impl Conversation<'_, '_> {
     /// Returning drops the exchange, which notifies the server. The server is then probed, or restarted if it
     /// is this session's own.
     fn timed_out(&self) -> GatewayError {
-        if !restart_own(self.upstream) {
-            self.upstream.suspect();
-        }
+        overdue(self.upstream);
         let (server, target) = (self.upstream.name(), &self.relayed.target);
         let message = format!(
             "server `{server}` did not answer {kind} `{}` in time ({kind} failed: timeout)",

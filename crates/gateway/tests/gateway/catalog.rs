@@ -191,7 +191,7 @@ async fn a_call_waits_for_a_starting_server_within_its_own_clock() {
         options.settings.list_wait = Duration::ZERO;
         options.settings.request_timeout = Duration::from_millis(300);
         for server in &mut options.servers {
-            server.request_timeout = Duration::from_millis(300);
+            server.request_timeout = Some(Duration::from_millis(300));
         }
     });
     let error = fixture.call("b", json!({})).await.unwrap_err();
@@ -207,7 +207,7 @@ async fn a_broken_server_does_not_hurt_the_others() {
         .on_probe(Probe::Exit { status: 1 })
         .on_initialize(bridgehead_testkit::Initialize::Exit { status: 7 });
     let fixture = Fixture::start(&[("broken", broken), ("good", mock(&["a"]))], |options| {
-        options.servers[0].request_timeout = Duration::from_millis(300);
+        options.servers[0].request_timeout = Some(Duration::from_millis(300));
     });
     assert_eq!(fixture.names().await, ["good__a", "server_ping", "server_health"]);
     let health = fixture.gateway.health();
@@ -249,7 +249,7 @@ async fn a_first_call_waits_for_the_attempts_to_start_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let fixture = Fixture::start(&[("m", mock(&["a"]))], |options| {
         failing_first(options, folder.path(), usize::MAX);
-        options.servers[0].request_timeout = Duration::from_millis(300);
+        options.servers[0].request_timeout = Some(Duration::from_millis(300));
     });
     fixture.settled().await;
     let began = tokio::time::Instant::now();
@@ -328,7 +328,7 @@ async fn safe_calls_are_sent_again() {
 #[tokio::test]
 async fn a_call_may_not_outlast_the_restart() {
     let fixture = Fixture::start(&[("m", dying())], |options| {
-        options.servers[0].request_timeout = Duration::from_millis(200);
+        options.servers[0].request_timeout = Some(Duration::from_millis(200));
     });
     fixture.settled().await;
     for _ in 0..2 {

@@ -69,7 +69,7 @@ async fn codes_of_servers_that_run() {
         .tool("die", Behaviour::Crash(Crash::Exit { status: 3 }))
         .tool("echo", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock), ("busy", busy)], |options| {
-        options.servers[0].request_timeout = Duration::from_millis(1_000);
+        options.servers[0].request_timeout = Some(Duration::from_millis(1_000));
         options.servers[0].restart = false;
         options.servers[1].queue = Queue { name: None, concurrency: 1, max_waiting: 0 };
     });
@@ -117,7 +117,7 @@ async fn codes_of_servers_that_never_came_up() {
     let servers =
         [("old", Mock::legacy().revision("1999-09-09")), ("broken", broken), ("boxed", Mock::legacy())];
     let fixture = Fixture::start(&servers, |options| {
-        options.servers[1].request_timeout = Duration::from_millis(300);
+        options.servers[1].request_timeout = Some(Duration::from_millis(300));
         // The server has no memory limit, so this requirement cannot be met.
         options.servers[2].require = vec![Requirement::MemoryHard];
     });

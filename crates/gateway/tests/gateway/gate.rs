@@ -483,8 +483,8 @@ async fn time_is_restarted_by_progress_and_capped() {
         )
         .tool("report", Behaviour::ReportCancelled);
     let fixture = Fixture::start(&[("m", mock)], |options| {
-        options.servers[0].request_timeout = Duration::from_millis(200);
-        options.servers[0].max_total = Duration::from_millis(2_000);
+        options.servers[0].request_timeout = Some(Duration::from_millis(200));
+        options.servers[0].max_total = Some(Duration::from_millis(2_000));
     });
     fixture.settled().await;
     let error = fixture.call("hang", json!({})).await.unwrap_err();
@@ -515,8 +515,8 @@ async fn progress_does_not_extend_a_call_for_ever() {
         ),
     );
     let fixture = Fixture::start(&[("m", mock)], |options| {
-        options.servers[0].request_timeout = Duration::from_millis(150);
-        options.servers[0].max_total = Duration::from_millis(300);
+        options.servers[0].request_timeout = Some(Duration::from_millis(150));
+        options.servers[0].max_total = Some(Duration::from_millis(300));
     });
     fixture.settled().await;
     let (sink, _progress) = ProgressSink::channel(1024);

@@ -71,7 +71,7 @@ async fn leases_are_bounded_and_waited_for() {
     let fixture = fixture(|server| {
         server.interactive = Interactive::Exclusive;
         server.max_leases = 2;
-        server.request_timeout = Duration::from_secs(30);
+        server.request_timeout = Some(Duration::from_secs(30));
     })
     .await;
     let mut clients: Vec<Client> = (0..3).map(|_| Client::new(EVERYTHING)).collect();
@@ -97,7 +97,7 @@ async fn no_lease_in_time() {
     let fixture = fixture(|server| {
         server.interactive = Interactive::Exclusive;
         server.max_leases = 1;
-        server.request_timeout = Duration::from_millis(400);
+        server.request_timeout = Some(Duration::from_millis(400));
     })
     .await;
     let (mut first, second) = (Client::new(EVERYTHING), Client::new(r#"{"roots":{}}"#));

@@ -380,7 +380,7 @@ fn script(asked: &Asked) -> Vec<Part> {
 async fn a_client_that_never_comes_back() {
     let (_folder, said) = transcript();
     let patience = Duration::from_millis(300);
-    let fixture = near(&said, |options| options.servers[0].question_timeout = patience);
+    let fixture = near(&said, |options| options.servers[0].question_timeout = Some(patience));
     fixture.settled().await;
     // Each client can be asked only one kind of question, so that a question's call is unambiguous.
     let client = Client { capabilities: json!({"elicitation": {}}), ..Client::new() };
@@ -407,7 +407,7 @@ async fn abandoned_questions_give_their_leases_back() {
     let (_folder, said) = transcript();
     let fixture = near(&said, |options| {
         options.servers[0].interactive = bridgehead_config::Interactive::Exclusive;
-        options.servers[0].question_timeout = Duration::from_secs(5);
+        options.servers[0].question_timeout = Some(Duration::from_secs(5));
     });
     fixture.settled().await;
     let (client, gateway) = (Client::new(), &fixture.gateway);
@@ -705,7 +705,7 @@ async fn a_parked_call_keeps_its_turn() {
     let fixture = near(&transcript, |options| {
         let server = &mut options.servers[0];
         server.tools.entry("form".to_owned()).or_default().lock = Some(true);
-        server.max_total = Duration::from_secs(4);
+        server.max_total = Some(Duration::from_secs(4));
     });
     fixture.settled().await;
     let client = Client::new();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bridgehead_config::{Isolation, Launch, Mode};
+use bridgehead_events::{Delivery, Filter};
 use bridgehead_gateway::{CancelReason, Gateway, Options, Registry, ServerState, Session};
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::Revision;
@@ -377,7 +378,8 @@ async fn a_lazy_server_that_does_not_start() {
 #[tokio::test]
 async fn a_process_of_a_session_that_hangs_is_restarted() {
     let mock = mock().tool("hang", Behaviour::Hang);
-    let brief = |options: &mut Options| options.servers[0].request_timeout = Duration::from_millis(1_500);
+    let brief =
+        |options: &mut Options| options.servers[0].request_timeout = Some(Duration::from_millis(1_500));
     let fixture = Fixture::start(&[("m", mock.clone())], |options| {
         own(options);
         brief(options);
@@ -413,6 +415,25 @@ async fn a_process_of_a_session_that_hangs_is_restarted() {
     assert!(!shared.gateway.cancel_tool(&session, "pid", CancelReason::Timeout));
     assert_eq!(shared.call_as(&session, LEGACY, "pid").await.unwrap(), first);
     shared.end().await;
+}
+
+/// POOL-5: a shared server is probed after a call that timed out, and at no other time here.
+#[tokio::test]
+async fn a_shared_server_is_probed_after_a_timed_out_call() {
+    let mock = mock().tool("hang", Behaviour::HangUntilCancelled);
+    let fixture = Fixture::start(&[("m", mock)], |options| {
+        options.servers[0].request_timeout = Some(Duration::from_millis(500));
+        options.servers[0].probe_interval = Duration::from_secs(3_600);
+    });
+    fixture.gateway.settled().await;
+    let filter = Filter { topics: vec!["provider.mcp.probe".to_owned()], server: None };
+    let mut probes = fixture.gateway.events().subscribe_to(filter, 8);
+    let error = fixture.call("hang", json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_TIMEOUT", "{error}");
+    let probed = tokio::time::timeout(Duration::from_secs(60), probes.next()).await;
+    let Some(Delivery::Event(probed)) = probed.expect("it is probed") else { panic!("no event") };
+    assert_eq!(json!(*probed)["ok"], true);
+    fixture.end().await;
 }
 
 /// POOL-10: `cancel_tool` reaches the process that runs the session's call: a shared server gets a cancellation, a

@@ -233,8 +233,8 @@ async fn a_question_belongs_to_one_call() {
 async fn clocks_stand_still_while_a_client_is_asked() {
     let (fixture, _served) = everywhere(asking, |server| {
         shared(server);
-        server.request_timeout = Duration::from_millis(400);
-        server.max_total = Duration::from_millis(600);
+        server.request_timeout = Some(Duration::from_millis(400));
+        server.max_total = Some(Duration::from_millis(600));
     })
     .await;
     let mut client = Client::new(EVERYTHING);

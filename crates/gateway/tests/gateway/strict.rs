@@ -163,7 +163,7 @@ async fn large_checks_hold_up_nobody() {
 async fn a_place_for_a_large_check_is_not_waited_for_for_ever() {
     let (mock, list) = costly();
     let fixture = Arc::new(Fixture::start(&[("m", mock)], |options| {
-        options.servers[0].request_timeout = Duration::from_millis(1);
+        options.servers[0].request_timeout = Some(Duration::from_millis(1));
     }));
     fixture.settled().await;
     // Twice the largest number of slots.

@@ -102,7 +102,8 @@ pub fn memory_transport() -> (DuplexStream, DuplexStream) {
 #[non_exhaustive]
 #[must_use]
 pub struct ConnectOptions {
-    /// How long the handshake may take, in milliseconds; overrides the variable.
+    /// How long the handshake may take, and each attempt of a call that has no timeout of its own, in milliseconds; overrides
+    /// the variable.
     pub timeout_ms: Option<u64>,
     /// The variables that [`TIMEOUT_VARIABLE`] is looked up in and that a started program may need. If `None`,
     /// connecting reads that variable and those that every program gets ([`bridgehead_process::INHERITED`]), such as
@@ -162,7 +163,7 @@ impl ConnectOptions {
 #[non_exhaustive]
 #[must_use]
 pub struct AttemptOptions {
-    /// How long each attempt may take, in milliseconds; overrides the variable.
+    /// How long each attempt may take, in milliseconds; overrides the variable and the timeout of the connection.
     pub timeout_ms: Option<u64>,
     /// The most attempts.
     pub max_attempts: u32,
@@ -332,8 +333,9 @@ pub async fn call_tool(
     options: &AttemptOptions,
 ) -> Result<Raw, BridgeError> {
     let failed = |attempts, cause| BridgeError::new(format!("tool `{name}`"), attempts, cause);
-    let timeout = timeout::resolve(&bridge.0.environment, options.timeout_ms)
-        .map_err(|error| failed(0, Cause::Timing(error)))?;
+    let explicit = options.timeout_ms.or(bridge.0.options.timeout_ms);
+    let timeout =
+        timeout::resolve(&bridge.0.environment, explicit).map_err(|error| failed(0, Cause::Timing(error)))?;
     let correlation = options.correlation.unwrap_or_else(CorrelationId::mint);
     let (mut attempts, mut may_have_run) = (0, false);
     loop {
@@ -346,7 +348,7 @@ pub async fn call_tool(
         let mut again = lost.cause.retryable() && attempts < options.max_attempts.max(1);
         if again && !options.retry.permits(lost.may_have_run, false) {
             // Only here does it matter whether the tool may run twice.
-            again = options.retry == Retry::Safe && bridge.may_run_twice(name).await;
+            again = options.retry == Retry::Safe && bridge.may_run_twice(name, timeout).await;
         }
         if !again {
             return Err(BridgeError { may_have_run, ..failed(attempts, lost.cause) });
@@ -433,10 +435,14 @@ impl Bridge {
         Err(LostAttempt { cause, may_have_run: exchange.was_sent() })
     }
 
-    /// Whether the tool declares that running it twice does no harm.
-    async fn may_run_twice(&self, name: &str) -> bool {
-        let Ok(client) = self.live_client().await else { return false };
-        client.tool(name).await.is_some_and(|tool| tool.read_only || tool.idempotent)
+    /// Whether the tool declares that running it twice does no harm. A server that does not say so in time declares nothing.
+    async fn may_run_twice(&self, name: &str, timeout: Duration) -> bool {
+        let asking = async {
+            let client = self.live_client().await.ok()?;
+            client.tool(name).await
+        };
+        let tool = tokio::time::timeout(timeout, asking).await.ok().flatten();
+        tool.is_some_and(|tool| tool.read_only || tool.idempotent)
     }
 }
 

@@ -269,30 +269,35 @@ pub struct ProviderError {
     pub code: Code,
     /// What happened, as text without secrets.
     pub message: String,
-    /// Whether only the caller can end the failure, so that repeating the call cannot.
-    of_caller: bool,
+    retryable: bool,
+    fault: Fault,
 }
 
 impl ProviderError {
     /// A failure of this kind. The message must not contain secrets.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), of_caller: false }
+        Self { code, message: message.into(), retryable: code.retryable(), fault: code.fault() }
+    }
+
+    /// A failure that no repetition ends, only `init`.
+    fn until_init(message: impl Into<String>) -> Self {
+        Self { retryable: false, ..Self::new(Code::ProviderUnavailable, message) }
     }
 
     /// The failure of a call before `init` or after `terminate`.
     fn not_initialised() -> Self {
         let message = "the provider is not initialised; call `init` first";
-        Self { of_caller: true, ..Self::new(Code::ProviderUnavailable, message) }
+        Self { fault: Fault::Caller, ..Self::until_init(message) }
     }
 
     /// Whether a retry may succeed later.
     pub const fn retryable(&self) -> bool {
-        self.code.retryable() && !self.of_caller
+        self.retryable
     }
 
     /// Whose fault it is.
     pub const fn fault(&self) -> Fault {
-        if self.of_caller { Fault::Caller } else { self.code.fault() }
+        self.fault
     }
 
     /// Where to read about cause and cure.
@@ -597,24 +602,34 @@ async fn call(
 
 /// The connection, or at once the reason why there is none.
 fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
-    let reason = match upstream.state() {
+    let refused = |reason: &str| format!("server `{}` is not connected: {reason}", upstream.name());
+    let soon = |reason: &str| ProviderError::new(Code::ProviderUnavailable, refused(reason));
+    Err(match upstream.state() {
         UpstreamState::Ready(ready) => return Ok(ready),
-        UpstreamState::Restarting(outage) => format!("it is being reconnected: {}", outage.reason),
-        UpstreamState::Failed(failure) => format!("it was given up; call `init` again: {}", failure.reason),
-        UpstreamState::Starting { .. } | UpstreamState::Asleep(_) => "it is being started".to_owned(),
-        UpstreamState::Stopped => "it was terminated".to_owned(),
-    };
-    let message = format!("server `{}` is not connected: {reason}", upstream.name());
-    Err(ProviderError::new(Code::ProviderUnavailable, message))
+        UpstreamState::Restarting(outage) => soon(&format!("it is being reconnected: {}", outage.reason)),
+        UpstreamState::Starting { .. } | UpstreamState::Asleep(_) => soon("it is being started"),
+        UpstreamState::Failed(failure) => {
+            let reason = format!("it was given up; call `init` again: {}", failure.reason);
+            ProviderError::until_init(refused(&reason))
+        }
+        UpstreamState::Stopped => ProviderError::until_init(refused("it was terminated; call `init` again")),
+    })
 }
 
 /// Why there is no process for a call.
 fn refused(namespace: &ServerName, error: &Unavailable) -> ProviderError {
-    let code = match error {
-        Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
-        _ => Code::ProviderUnavailable,
-    };
-    ProviderError::new(code, format!("server `{namespace}` has no process for the call: {error}"))
+    let message = format!("server `{namespace}` has no process for the call: {error}");
+    match error {
+        Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => {
+            ProviderError::new(Code::SandboxUnavailable, message)
+        }
+        Unavailable::Stopped | Unavailable::Removed => ProviderError::until_init(message),
+        Unavailable::Failed(_)
+        | Unavailable::Down { .. }
+        | Unavailable::StillStarting(_)
+        | Unavailable::StillRestarting(_)
+        | Unavailable::AllLeased(_) => ProviderError::new(Code::ProviderUnavailable, message),
+    }
 }
 
 async fn ask(

@@ -53,27 +53,30 @@ async fn a_handshake_has_the_time_that_is_said() {
     }
 }
 
-/// BRG-2, BRG-3: each attempt's limit is the call's option, else the variable, else 30 000 ms, and starts anew for
-/// each. It does not depend on the handshake's limit.
+/// BRG-2, BRG-3: each attempt's limit is the call's option, else the connection's, else the variable, else 30 000 ms, and
+/// starts anew for each.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_has_the_time_that_is_said() {
-    for (variable, option, expected) in [
-        (None, None, 30_000),
-        (Some("250"), None, 250),
-        (Some("250"), Some(70), 70),
-        (None, Some(45_000), 45_000),
+    for (variable, of_connection, option, expected) in [
+        (None, None, None, 30_000),
+        (Some("250"), None, None, 250),
+        (Some("250"), None, Some(70), 70),
+        (None, None, Some(45_000), 45_000),
+        (None, Some(500), None, 500),
+        (Some("250"), Some(5_000), None, 5_000),
+        (Some("250"), Some(500), Some(45_000), 45_000),
     ] {
         let world = World::new(&[Turn::Silence; 9]);
         let connect = ConnectOptions::default()
             .factory(world.factory())
-            .timeout_ms(5_000)
+            .timeout_ms(of_connection)
             .environment(environment(variable));
         let bridge = connect_to_server("memory:scripted", connect).await.unwrap();
         let began = Instant::now();
         let options = world.options(Retry::Always).timeout_ms(option);
         let error = call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
-        assert_eq!(error.attempts, 3, "{variable:?} {option:?}");
-        assert_eq!(began.elapsed(), milliseconds(3 * expected), "{variable:?} {option:?}");
+        assert_eq!(error.attempts, 3, "{variable:?} {of_connection:?} {option:?}");
+        assert_eq!(began.elapsed(), milliseconds(3 * expected), "{variable:?} {of_connection:?} {option:?}");
         bridge.close().await;
     }
     let world = World::new(&[]);
@@ -82,6 +85,20 @@ async fn each_attempt_has_the_time_that_is_said() {
     let error = call_tool(&bridge, "add", &json!({}), &options).await.unwrap_err();
     assert!(error.to_string().contains("the option `timeout_ms` is `0`"), "{error}");
     assert_eq!((error.retryable(), world.seen.lock().calls), (false, 0), "nothing was sent");
+}
+
+/// BRG-2, BRG-6: a server that also does not say whether the tool may run twice is not waited for longer than an attempt.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_server_is_not_asked_for_ever() {
+    let world = World::new(&[Turn::Freeze; 9]);
+    let connect = ConnectOptions::default().factory(world.factory()).timeout_ms(500);
+    let bridge = connect_to_server("memory:scripted", connect).await.unwrap();
+    let began = Instant::now();
+    let calling = async { call_tool(&bridge, "add", &json!({}), &world.options(Retry::Safe)).await };
+    let called = tokio::time::timeout(Duration::from_secs(60), calling).await;
+    let error = called.expect("the call ends").unwrap_err();
+    assert!(matches!(error.cause, Cause::Timeout(_)), "{error}");
+    assert_eq!((error.attempts, error.may_have_run, began.elapsed()), (1, true, milliseconds(1_000)));
 }
 
 /// BRG-3: at most `max_attempts` attempts, at least one, with pauses of base × 2^(n−1) between them.

@@ -196,6 +196,27 @@ async fn what_may_run_twice() {
     assert_eq!(error.attempts, 3, "{error}");
 }
 
+/// BRG-5, BRG-6: a call whose first attempt was sent may have run, also if its last attempt could not even connect.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_sent_is_not_forgotten() {
+    let world = World::new(&[Turn::Close]);
+    let once = Arc::new(Mutex::new(Some(world.clone())));
+    let gone_after_the_first = TransportFactory::new(move |_| {
+        let first = once.lock().take();
+        async move {
+            let world = first.ok_or(std::io::ErrorKind::ConnectionRefused)?;
+            let (ours, theirs) = memory_transport();
+            tokio::spawn(world.serve(theirs));
+            Ok(ours)
+        }
+    });
+    let options = ConnectOptions::default().factory(gone_after_the_first);
+    let bridge = connect_to_server("memory:flaky", options).await.unwrap();
+    let error = call_tool(&bridge, "add", &json!({}), &world.options(Retry::Always)).await.unwrap_err();
+    assert_eq!((error.attempts, error.may_have_run, world.seen.lock().calls), (3, true, 1), "{error}");
+    assert!(matches!(&error.cause, Cause::Connect { .. }), "the last attempt was not sent: {error}");
+}
+
 /// BRG-1, BRG-5: a closed bridge stays closed, and says so; what was never sent did not run.
 #[tokio::test(start_paused = true)]
 async fn close() {

@@ -25,6 +25,8 @@ pub(crate) enum Turn {
     /// A malformed result.
     Scalar,
     Silence,
+    /// Answers neither this nor anything after it.
+    Freeze,
     Close,
     /// Announces a changed list: one more tool, and every tool is read-only.
     NewList,
@@ -131,6 +133,7 @@ impl World {
                         Turn::ToolError => result(json!({"content": text, "isError": true})),
                         Turn::Fail(code) => error(code),
                         Turn::Silence => continue,
+                        Turn::Freeze => return std::future::pending().await,
                         Turn::Close => return,
                     }
                 }

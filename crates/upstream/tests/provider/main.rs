@@ -14,7 +14,7 @@ use bridgehead_config::{Isolation, Limits};
 use bridgehead_events::{Counter, Detail};
 use bridgehead_testkit::{Behaviour, Crash, Mock};
 use bridgehead_upstream::provider::{Health, Invocation, ProviderAdapter, ProviderConfig};
-use bridgehead_wire::Code;
+use bridgehead_wire::{Code, Fault};
 use serde_json::{Value, json};
 
 use world::{Way, World, mock};
@@ -132,6 +132,7 @@ async fn reconnect_exhausted(way: Way) {
     world.until(Health::Unavailable).await;
     let error = world.run("echo", json!({})).await.unwrap_err();
     assert_eq!(error.code, Code::ProviderUnavailable, "{error}");
+    assert_eq!((error.retryable(), error.fault()), (false, Fault::Server), "only `init` helps: {error}");
     assert!(error.message.contains("call `init` again"), "{error}");
     assert!(world.told().iter().any(|event| event.topic().as_str() == "provider.mcp.reconnect.exhausted"));
     world.peer.restart();

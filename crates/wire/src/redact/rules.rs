@@ -36,13 +36,15 @@ pub struct Rules {
     paths: HashMap<String, Vec<Vec<String>>>,
 }
 
-impl Rules {
-    /// Whether both hide the same.
-    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+/// Two sets are the same if both hide the same.
+impl PartialEq for Rules {
+    fn eq(&self, other: &Self) -> bool {
         let patterns = |rules: &Self| rules.patterns.iter().map(Regex::to_string).collect::<Vec<_>>();
         patterns(self) == patterns(other) && self.paths == other.paths
     }
+}
 
+impl Rules {
     /// Hides every text that matches a regular expression.
     ///
     /// # Errors

@@ -183,9 +183,9 @@ impl Gateway {
     pub async fn call_direct(&self, asked: DirectCall) -> Result<DirectResult, ToolError> {
         let (session, correlation) = (asked.session.clone(), asked.correlation);
         let tool: Arc<str> = asked.tool.as_str().into();
-        let failed = |error| ToolError(Box::new(Failed { error, tool, correlation, rpc: None }));
         // Watched before the session is looked at, so that a session that ends now either cancels this call or refuses it.
-        let mut watched = self.inner().gate.cancels.watch_id(session.number(), correlation);
+        let mut watched = self.inner().gate.cancels.watch_id(session.number(), &tool, correlation);
+        let failed = |error| ToolError(Box::new(Failed { error, tool, correlation, rpc: None }));
         let mut running = pin!(AssertUnwindSafe(self.run_direct(asked)).catch_unwind());
         let ended = poll_fn(|context| {
             if let Some(reason) = watched.cancelled() {

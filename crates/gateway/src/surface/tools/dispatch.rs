@@ -1,7 +1,7 @@
 //! Runs the tool, in this process or on its server.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -16,7 +16,7 @@ use super::{CalledTool, envelope_result};
 use crate::catalog::Target;
 use crate::catalog::native::{self, BoundHandler, RegisteredTool};
 use crate::error::GatewayError;
-use crate::gate::{Call, CallRecord, Gate};
+use crate::gate::{Call, CallRecord, Gate, Watched};
 use crate::life::CancelReason;
 use crate::relay::queue::Queue;
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, addressed, read};
@@ -31,7 +31,7 @@ pub(super) async fn run(
 ) -> Outcome {
     let outcome = match (target, bound) {
         // Boxed, so that the future of a relayed call is no larger for it.
-        (Target::Native(native), bound) => Box::pin(run_native(gate, call, native, bound)).await,
+        (Target::Native(native), bound) => Box::pin(run_native(gate, call, called, (native, bound))).await,
         (Target::Upstream { upstream, tool, queue }, _) => {
             run_upstream(gate, call, called, (upstream, tool, queue), record).await
         }
@@ -45,17 +45,21 @@ pub(super) async fn run(
 async fn run_native(
     gate: &Gate,
     call: &Call<'_>,
-    native: &RegisteredTool,
-    bound: Option<BoundHandler<Value>>,
+    called: &CalledTool,
+    (native, bound): (&RegisteredTool, Option<BoundHandler<Value>>),
 ) -> Result<Outcome, GatewayError> {
     // The check has read the arguments of every Rust tool.
     let unread = || GatewayError::new(Code::HandlerError, "its arguments were not read");
     let bound = bound.ok_or_else(unread)?;
     if let Some(time) = &call.time {
-        time.sent();
+        time.begun();
     }
-    let data = native::run(gate, call, native.tool.named(), bound).await?;
-    read(envelope_result(&json!({"ok": true, "data": data}), false, true), Input::Refused)
+    let watched = gate.cancels.watch(call.caller.session.number(), &called.name, call.correlation);
+    let running = pin!(async {
+        let data = native::run(gate, call, native.tool.named(), bound).await?;
+        read(envelope_result(&json!({"ok": true, "data": data}), false, true), Input::Refused)
+    });
+    unless_cancelled(watched, running, |reason| given_up(None, &called.name, reason)).await
 }
 
 async fn run_upstream(
@@ -76,19 +80,10 @@ async fn run_upstream(
             repeatable: tool.read_only || tool.idempotent,
         },
     };
-    let mut watched = gate.cancels.watch(call.caller.session.number(), &called.name, call.correlation);
-    let mut running = pin!(relayed.run(upstream, queue, &gate.signals, |queued| record.waited(queued)));
-    // Returning drops the request, which cancels the call wherever it runs. Polled by hand, because an
-    // outcome is large: `select!` would move it twice more.
-    let outcome = poll_fn(|context| {
-        if let Some(reason) = watched.cancelled() {
-            return Poll::Ready(given_up(upstream, &tool.name, reason));
-        }
-        let outcome = running.as_mut().poll(context);
-        let late = if outcome.is_pending() { watched.wait(context) } else { None };
-        late.map_or(outcome, |reason| Poll::Ready(given_up(upstream, &tool.name, reason)))
-    });
-    let outcome = outcome.await?;
+    let watched = gate.cancels.watch(call.caller.session.number(), &called.name, call.correlation);
+    let running = pin!(relayed.run(upstream, queue, &gate.signals, |queued| record.waited(queued)));
+    let given_up = |reason| given_up(Some(upstream), &tool.name, reason);
+    let outcome = unless_cancelled(watched, running, given_up).await?;
     let outcome = addressed(gate.uris, upstream.name().as_ref(), outcome)?;
     match upstream.config().output {
         Output::Off => Ok(outcome),
@@ -100,17 +95,36 @@ async fn run_upstream(
     }
 }
 
+/// Races a call with its cancellation from outside. Resolving drops the call, which cancels it wherever it runs. Polled by
+/// hand, because an outcome is large: `select!` would move it twice more.
+fn unless_cancelled<R: Future<Output = Result<Outcome, GatewayError>>>(
+    mut watched: Watched<'_>,
+    mut running: Pin<&mut R>,
+    given_up: impl Fn(CancelReason) -> R::Output,
+) -> impl Future<Output = R::Output> {
+    poll_fn(move |context| {
+        if let Some(reason) = watched.cancelled() {
+            return Poll::Ready(given_up(reason));
+        }
+        let outcome = running.as_mut().poll(context);
+        let late = if outcome.is_pending() { watched.wait(context) } else { None };
+        late.map_or(outcome, |reason| Poll::Ready(given_up(reason)))
+    })
+}
+
 /// The end of a call that was cancelled from outside, not by its client.
-fn given_up(upstream: &Upstream, tool: &str, reason: CancelReason) -> Result<Outcome, GatewayError> {
-    let server = upstream.name();
+fn given_up(upstream: Option<&Upstream>, tool: &str, reason: CancelReason) -> Result<Outcome, GatewayError> {
+    let tool = match upstream.map(Upstream::name) {
+        Some(server) => format!("tool `{tool}` of server `{server}`"),
+        None => format!("tool `{tool}`"),
+    };
     match reason {
         CancelReason::Timeout => {
-            let message =
-                format!("server `{server}` did not answer tool `{tool}` in time (tool failed: timeout)");
+            let message = format!("{tool} did not answer in time (tool failed: timeout)");
             Err(GatewayError::new(Code::ProviderTimeout, message).after_sending())
         }
         CancelReason::Client => {
-            let message = format!("the call of tool `{tool}` of server `{server}` was cancelled");
+            let message = format!("the call of {tool} was cancelled");
             Ok(Outcome::Relayed(RpcError::new(code::INTERNAL_ERROR, &message)))
         }
     }

@@ -164,8 +164,8 @@ impl CalledTool {
     fn limits(&self, gate: &Gate) -> Limits {
         match self.route.as_ref().map(|route| &route.target) {
             Ok(Target::Upstream { upstream, .. }) => {
-                let limits = upstream.config();
-                Limits { silent: limits.request_timeout, total: limits.max_total }
+                let clocks = upstream.config().clocks();
+                Limits { silent: clocks.silent, total: clocks.total }
             }
             _ => gate.limits,
         }
