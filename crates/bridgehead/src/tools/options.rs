@@ -146,11 +146,10 @@ impl ToolsOptions {
     /// server that has none of its own, whether it was added before or after. [`Prefix::Auto`] means [`Prefix::Always`] here, so
     /// that a second server does not rename the tools of the first.
     pub fn settings(mut self, settings: GatewaySettings) -> Self {
-        let prefix = match settings.prefix {
-            Prefix::Auto | Prefix::Always => Prefix::Always,
-            Prefix::Never => Prefix::Never,
-        };
-        self.gateway.settings = GatewaySettings { prefix, ..settings };
+        self.gateway.settings = settings;
+        if self.gateway.settings.prefix == Prefix::Auto {
+            self.gateway.settings.prefix = Prefix::Always;
+        }
         self
     }
 

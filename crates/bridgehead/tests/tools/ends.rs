@@ -295,6 +295,35 @@ fn a_handler_that_blocks() {
     }
 }
 
+/// LIB-5: a handler that was woken by a timer and then blocks leaves timers and sockets to the other thread of its runtime.
+#[test]
+fn a_handler_that_blocks_after_it_has_waited() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(parking_lot::Mutex::new(held));
+    let blocking = Arc::new(AtomicUsize::new(0));
+    let begun = Arc::clone(&blocking);
+    let blocks = native("blocks", move |_| {
+        let (held, begun) = (Arc::clone(&held), Arc::clone(&begun));
+        async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            begun.fetch_add(1, Ordering::SeqCst);
+            json!(held.lock().recv_timeout(Duration::from_secs(30)).is_ok())
+        }
+    });
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let world = World::with(&[], |_| (), |options| options.register(blocks)).await;
+        let blocked = tokio::spawn(world.tools.call("blocks", json!({})));
+        // Only timers from here on: nothing else wakes a thread of the runtime.
+        until(|| blocking.load(Ordering::SeqCst) == 1).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!blocked.is_finished(), "the timers stood still with the handler");
+        release.send(()).unwrap();
+        assert_eq!(structured(&blocked.await.unwrap().unwrap())["data"], true);
+        world.end().await;
+    });
+}
+
 /// LIB-5: closing while servers still start ends them at once.
 #[tokio::test]
 async fn closed_while_servers_start() {

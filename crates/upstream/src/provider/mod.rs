@@ -618,18 +618,11 @@ fn connected(upstream: &Upstream) -> Result<Arc<Ready>, ProviderError> {
 
 /// Why there is no process for a call.
 fn refused(namespace: &ServerName, error: &Unavailable) -> ProviderError {
-    let message = format!("server `{namespace}` has no process for the call: {error}");
-    match error {
-        Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => {
-            ProviderError::new(Code::SandboxUnavailable, message)
-        }
-        Unavailable::Stopped | Unavailable::Removed => ProviderError::until_init(message),
-        Unavailable::Failed(_)
-        | Unavailable::Down { .. }
-        | Unavailable::StillStarting(_)
-        | Unavailable::StillRestarting(_)
-        | Unavailable::AllLeased(_) => ProviderError::new(Code::ProviderUnavailable, message),
-    }
+    let code = match error {
+        Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
+        _ => Code::ProviderUnavailable,
+    };
+    ProviderError::new(code, format!("server `{namespace}` has no process for the call: {error}"))
 }
 
 async fn ask(

@@ -2,7 +2,10 @@
 //!
 //! PIPE-9: a call may be silent for so long and take so long altogether. Progress restarts the first clock, and
 //! both stand still while the client is asked. When the future of the run is dropped, so is the handler's.
+//!
+//! A handler that blocks holds up its thread and nothing else, if the runtime has other threads.
 
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,6 +13,7 @@ use std::sync::Arc;
 use bridgehead_call::Seat;
 use bridgehead_wire::Code;
 use futures_util::FutureExt;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use super::context::{RunningCall, ToolContext};
@@ -27,7 +31,12 @@ pub(crate) async fn run<T>(
     let context = ToolContext::new(gate, call, named.name);
     let end = End(Arc::clone(&context.call));
     // The handler may panic before it returns a future, so it is called inside the guarded block.
-    let mut running = pin!(AssertUnwindSafe(async { bound(context).await }).catch_unwind());
+    let mut handled = pin!(async { bound(context).await });
+    let polled = poll_fn(|context| {
+        make_way();
+        handled.as_mut().poll(context)
+    });
+    let mut running = pin!(AssertUnwindSafe(polled).catch_unwind());
     let outcome = loop {
         let Some(deadline) = end.0.deadline(gate.limits) else {
             let mut resting = call.places.lock.get().map(Seat::rest);
@@ -67,6 +76,21 @@ pub(crate) async fn run<T>(
             })
         }
         Err(panic) => Err(panicked(named, &*panic, gate.debug_errors)),
+    }
+}
+
+/// Hands over to another thread what this one would do besides running a handler, because the handler may block.
+///
+/// A thread of the runtime that was woken by a timer or a socket goes on with the task that waited for it, and wakes no other
+/// thread. If that task blocks, nobody looks at timers and sockets, and everything stands still until some other thread happens to
+/// be woken. The same goes for a task that was just woken here, which the runtime keeps for this thread. A second new task pushes
+/// the first out of that place, and thereby wakes a thread that takes it and then looks at timers and sockets.
+fn make_way() {
+    let others =
+        Handle::try_current().ok().filter(|own| own.runtime_flavor() != RuntimeFlavor::CurrentThread);
+    if let Some(runtime) = others {
+        drop(runtime.spawn(std::future::ready(())));
+        drop(runtime.spawn(std::future::ready(())));
     }
 }
 
