@@ -354,7 +354,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<String> {
         held_per_peer_bytes = "limits.held_per_peer_mb",
         views_bytes = "limits.views_mb";
         // The servers have these times, and no key sets the last one.
-        elsewhere: request_timeout, max_total, question_timeout, builtin
+        elsewhere: request_timeout, max_total, question_timeout, cancel_grace, builtin
     );
     settings!(HttpSettings, http:
         listen = "http.listen",

@@ -561,7 +561,13 @@ impl ServerConfig {
 
     fn of_any_gateway(name: ServerName, launch: Launch) -> Self {
         let defaults = Self::new(name, launch, &GatewaySettings::default());
-        Self { request_timeout: None, max_total: None, question_timeout: None, cancel_grace: None, ..defaults }
+        Self {
+            request_timeout: None,
+            max_total: None,
+            question_timeout: None,
+            cancel_grace: None,
+            ..defaults
+        }
     }
 
     /// A server with the times of this gateway, and all other defaults.

@@ -90,8 +90,7 @@ impl Conversation<'_, '_> {
             // A late or missing answer only costs log lines.
             let _ = tokio::time::timeout(LEVEL_TIMEOUT, Box::pin(ready.link.want_level(level))).await;
         }
-        let clocks = upstream.config().clocks();
-        let patience = clocks.question;
+        let patience = upstream.config().clocks().question;
         let mut questions = Questions::default();
         let mut visits = 0;
         let mut exchange = self.begin(&cell, level, None).await;
@@ -104,7 +103,7 @@ impl Conversation<'_, '_> {
                     Err(_evicted) => return Err(relayed.made_way()),
                 }
             } else {
-                let deadline = (*self.clocks.last).min(Instant::now() + clocks.silent);
+                let deadline = (*self.clocks.last).min(Instant::now() + upstream.config().clocks().silent);
                 match tokio::time::timeout_at(deadline, exchange.next()).await {
                     Ok(event) => event,
                     Err(_) => return Err(self.timed_out()),
@@ -143,7 +142,7 @@ impl Conversation<'_, '_> {
         let Self { relayed, upstream, ready, .. } = self;
         let RelayedRequest { call, target } = relayed;
         let exchange = ready.link.open_for(Purpose::Ordinary, cell.abilities(call.caller));
-        let mut exchange = Sent { exchange, places: &call.places, grace: upstream.config().cancel_grace };
+        let mut exchange = Sent { exchange, places: &call.places, grace: upstream.config().clocks().cancel };
         if level.is_some() {
             exchange.want_logs();
         }

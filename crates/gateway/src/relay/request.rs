@@ -92,9 +92,8 @@ impl RelayedRequest<'_> {
         waited: impl FnOnce(Duration),
     ) -> Result<Outcome, GatewayError> {
         let limits = upstream.config();
-        let clocks = limits.clocks();
         let began = Instant::now();
-        let mut last = self.call.began + clocks.total;
+        let mut last = self.call.began + limits.clocks().total;
         if let Some(most) = execution(limits, self) {
             last = last.min(began + most);
         }
@@ -104,7 +103,7 @@ impl RelayedRequest<'_> {
             None => {
                 let mut wait = Wait::new(signals, Line::Queue, began, waited);
                 // Boxed: inline, the wait would make the future of every call larger.
-                let slot = Box::pin(queue.enter(principal, last.min(began + clocks.silent)));
+                let slot = Box::pin(queue.enter(principal, last.min(began + limits.clocks().silent)));
                 let slot = slot.instrument(debug_span!("queue")).await;
                 wait.end = slot.as_ref().map_or_else(NoPermit::end, |_| WaitEnd::Turn);
                 drop(wait);
@@ -125,7 +124,7 @@ impl RelayedRequest<'_> {
             let mut whose = self.call.caller.session.remembered_by(self.call.caller.era());
             let asked = Instant::now();
             if self.call.caller.era() == Era::Modern && upstream.wants_roots(abilities) {
-                let asking = Box::pin(self.ask_roots(clocks.question));
+                let asking = Box::pin(self.ask_roots(limits.clocks().question));
                 let mut clocks = Clocks { last: &mut last, slot: &mut slot, places, lease: None };
                 match clocks.pause_clocks(asking).await {
                     Ok(Ok(keeper)) => whose = Some(keeper),
@@ -137,7 +136,7 @@ impl RelayedRequest<'_> {
             }
             // Boxed, like everything rare: otherwise the future of every call would be as large as the
             // largest of them.
-            let deadline = last.min(began + asked.elapsed() + clocks.silent);
+            let deadline = last.min(began + asked.elapsed() + limits.clocks().silent);
             let lease = upstream.lease(principal, abilities, whose, deadline);
             let lease = Box::pin(lease).await.map_err(|error| unavailable(upstream, &error))?;
             lease.map(|lease| places.hold(lease))
@@ -149,7 +148,7 @@ impl RelayedRequest<'_> {
         let mut sends = Sends::default();
         let mut progress = Progress::default();
         loop {
-            let deadline = last.min(Instant::now() + clocks.silent);
+            let deadline = last.min(Instant::now() + limits.clocks().silent);
             // The process is killed when this is dropped, with or without an answer.
             let one_shot = alone.then(|| upstream.one_shot(self.target.own)).transpose();
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;

@@ -50,7 +50,7 @@ async fn a_request_takes_from_what_its_principal_may_do() {
     let used: Arc<dyn Limiter> = Arc::clone(&limiter) as _;
     let fixture = Fixture::start(&[("m", mock)], |options| {
         options.limiter = Some(used);
-        options.servers[0].cancel_grace = Duration::from_millis(50);
+        options.servers[0].cancel_grace = Some(Duration::from_millis(50));
     });
     fixture.settled().await;
     let legacy = Revision::V2025_11_25;
@@ -127,7 +127,7 @@ async fn only_a_call_that_did_not_run_gets_back_what_it_cost() {
         options.tools.push(panics);
         let queue = Queue { name: None, concurrency: 1, max_waiting: 0 };
         options.servers[0].queue = queue;
-        options.servers[0].cancel_grace = Duration::ZERO;
+        options.servers[0].cancel_grace = Some(Duration::ZERO);
     });
     fixture.settled().await;
     let last = || {

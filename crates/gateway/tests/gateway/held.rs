@@ -51,7 +51,7 @@ async fn the_answer_of_a_cancelled_call_frees_its_places() {
     let fixture = Fixture::start(&[("m", mock)], |options| {
         let server = &mut options.servers[0];
         server.queue = Queue { concurrency: 2, ..Queue::default() };
-        server.cancel_grace = NEVER;
+        server.cancel_grace = Some(NEVER);
         lock(server, "slow");
         options.limiter = Some(used);
     });
@@ -78,7 +78,8 @@ async fn a_server_that_says_nothing_holds_them_for_the_grace() {
     let mock = || Mock::legacy().tool("hang", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
     let (fixture, served) = everywhere(mock, |server| {
         server.queue = Queue { concurrency: 1, ..Queue::default() };
-        server.cancel_grace = if server.name.as_ref() == "ws" { Duration::from_millis(100) } else { NEVER };
+        server.cancel_grace =
+            Some(if server.name.as_ref() == "ws" { Duration::from_millis(100) } else { NEVER });
     })
     .await;
     let gateway = &fixture.gateway;
@@ -110,7 +111,7 @@ async fn hanging_up_runs_nothing_more_at_once() {
     let mock = Mock::legacy().tool("hang", Behaviour::HangUntilCancelled).tool("fast", Behaviour::Echo);
     let fixture = Fixture::start(&[("m", mock)], |options| {
         options.servers[0].queue = Queue { concurrency: 2, ..Queue::default() };
-        options.servers[0].cancel_grace = Duration::from_secs(2);
+        options.servers[0].cancel_grace = Some(Duration::from_secs(2));
     });
     let gateway = &fixture.gateway;
     gateway.settled().await;
