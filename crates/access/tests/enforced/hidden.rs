@@ -336,7 +336,7 @@ async fn a_starting_server_exists_for_whoever_may_use_anything_of_it() {
     let tools = PolicyRule { tools: on(&["m/red*"]), ..rule("tim", 3) };
     let other = PolicyRule { tools: on(&["n/red*"]), ..rule("bob", 4) };
     let world = World::start_with(&[("m", slow)], vec![prompts, resources, tools, other], |options| {
-        options.servers.iter_mut().for_each(|server| server.request_timeout = Duration::from_secs(20));
+        options.servers.iter_mut().for_each(|server| server.request_timeout = Some(Duration::from_secs(20)));
     });
     let told = |who: &str| {
         let told = world.gateway.instructions_for(&user(who));
