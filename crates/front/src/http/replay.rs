@@ -133,6 +133,11 @@ impl Streams {
         self.calls.lock().let_go(which, bytes)
     }
 
+    /// The memory that they hold together.
+    pub(crate) fn bytes(&self) -> usize {
+        self.account.held()
+    }
+
     /// A log for a call that streams.
     fn open(&self) -> Arc<Log> {
         let mut calls = self.calls.lock();

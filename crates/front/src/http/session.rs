@@ -195,7 +195,8 @@ fn expire(table: &mut HashMap<Uuid, Arc<Session>>, idle: Duration) {
 }
 
 /// When memory is short, sessions drop the logs of their streams: first those that were read, then answers that no client
-/// has fetched. Each time the least recently used session comes first.
+/// has fetched. Each time the sessions of the principal whose logs hold the most come first, the least recently used before
+/// others.
 impl Lenient for Sessions {
     fn let_go(&self, bytes: usize) {
         let mut sessions: Vec<_> = self
@@ -204,7 +205,12 @@ impl Lenient for Sessions {
             .values()
             .map(|session| (session.usage.lock().last, Arc::clone(session)))
             .collect();
-        sessions.sort_by_key(|(last, _)| *last);
+        let mut held: HashMap<Arc<str>, usize> = HashMap::new();
+        for (_, session) in &sessions {
+            *held.entry(session.principal.shared()).or_default() += session.streams.bytes();
+        }
+        let of = |session: &Session| held.get(session.principal.as_str()).copied().unwrap_or_default();
+        sessions.sort_by_key(|(last, session)| (Reverse(of(session)), *last));
         let mut freed = 0;
         for kept in [Kept::Read, Kept::Unread] {
             for (_, session) in &sessions {
@@ -586,6 +592,39 @@ mod tests {
         check(1, [1, 1, 2]);
         check(ANSWER * 5 / 2, [0, 0, 1]);
         check(1, [0, 0, 0]);
+    }
+
+    /// BOUND-3: the logs of whoever's hold the most are released first, however recently they were used.
+    #[tokio::test(start_paused = true)]
+    async fn the_greediest_lets_go_first() {
+        const ANSWER: usize = 1000;
+        let sessions = Sessions::new(8, IDLE, &Budget::new(1 << 20, 1 << 20));
+        let ada = used_by(&sessions, "ada").await.unwrap();
+        ada.streams.keep_finished(ANSWER, false);
+        let mut eve = Vec::new();
+        for _ in 0..3 {
+            let session = used_by(&sessions, "eve").await.unwrap();
+            session.streams.keep_finished(ANSWER, false);
+            eve.push(session);
+        }
+        sessions.let_go(2 * ANSWER);
+        let left: Vec<usize> = eve.iter().map(|session| session.streams.held() / ANSWER).collect();
+        assert_eq!((ada.streams.held() / ANSWER, left), (1, vec![0, 0, 1]));
+    }
+
+    /// BOUND-3: a session is charged to the account of its principal, which has no more than one peer may hold.
+    #[tokio::test(start_paused = true)]
+    async fn sessions_are_charged_to_their_principal() {
+        let budget = Budget::new(8 * SESSION, 2 * SESSION);
+        let sessions = Sessions::new(64, IDLE, &budget);
+        let held = [used_by(&sessions, "eve").await.unwrap(), used_by(&sessions, "eve").await.unwrap()];
+        assert!(used_by(&sessions, "eve").await.is_none());
+        let other = used_by(&sessions, "ada").await.unwrap();
+        assert_eq!((budget.of(held[0].principal.id()).held(), budget.held()), (2 * SESSION, 3 * SESSION));
+        sessions.end(&held[0]);
+        drop(held);
+        assert!(used_by(&sessions, "eve").await.is_some());
+        drop(other);
     }
 
     #[tokio::test(start_paused = true)]

@@ -329,6 +329,7 @@ impl Drop for End<'_> {
         self.parks.forget(self.park);
         let mut state = self.park.state.lock();
         state.over = true;
+        state.held = None;
         let ended = || Err(RpcError::new(code::INTERNAL_ERROR, "the call was ended by the gateway"));
         state.outcome.get_or_insert_with(ended);
         drop(state);

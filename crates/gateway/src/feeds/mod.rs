@@ -543,6 +543,34 @@ mod tests {
         Some(String::from_utf8(message.to_vec()).unwrap())
     }
 
+    /// BOUND-3: what a principal follows is charged to its account, whatever streams it is followed on; what does not fit is not
+    /// followed, and what has ended costs nothing.
+    #[test]
+    fn what_is_followed_is_charged_to_its_principal() {
+        let feeds = Feeds::default();
+        let eve = Principal::named("eve, who follows much");
+        let held = || Budget::process().of(eve.id()).held();
+        let listen = |number: usize| feeds.open_listen(&eve, Raw::encode(&number), Lists::NONE);
+        let mut streams = Vec::new();
+        let full = (0..64).any(|number| {
+            let stream = listen(number);
+            let followed = (0..MOST_RESOURCES).all(|at| stream.follow(&format!("note://{at}"), None));
+            streams.push(stream);
+            !followed
+        });
+        assert!(full && held() > 60 << 20 && held() <= 64 << 20, "{} streams hold {}", streams.len(), held());
+        assert!(
+            feeds
+                .open_listen(&Principal::named("ada"), Raw::encode(&1), Lists::NONE)
+                .follow("note://1", None)
+        );
+        streams.truncate(1);
+        assert!(held() < 6 << 20, "{}", held());
+        assert!(listen(99).follow("note://1", None));
+        streams.clear();
+        assert_eq!(held(), 0);
+    }
+
     /// ERA-1: a changed list is reported once, on the feeds that asked for it, with the id of their listen.
     #[test]
     fn lists_are_told_once() {

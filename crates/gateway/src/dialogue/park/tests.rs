@@ -92,6 +92,28 @@ async fn what_is_taken_back_in_a_later_round_is_not_asked() {
     asks(&resume(&parks, &asked).await.unwrap(), &["q3"]);
 }
 
+/// BOUND-3: a parked call is charged to its principal from when it is parked until it is over, and no more are parked than fit.
+#[tokio::test(start_paused = true)]
+async fn a_parked_call_is_charged_to_its_principal() {
+    let (parks, eve) = (Arc::<Parks>::default(), Principal::named("eve, who parks much"));
+    let held = || Budget::process().of(eve.id()).held();
+    let park = || begin_as(&parks, &eve, |_| async { done() });
+    let asked = park().await.unwrap();
+    let one = held();
+    assert!((PARKED..PARKED + 100).contains(&one), "{one}");
+    let room = Budget::process().of(eve.id()).reserve(64 * 1024 * 1024 - 2 * one).unwrap();
+    park().await.unwrap();
+    let refused = park().await.unwrap_err();
+    assert!(refused.message().contains("hold too much memory"), "{}", refused.message());
+    drop(room);
+    assert_eq!(resume_as(&parks, &eve, &asked).await.unwrap(), json!({"done": true}));
+    // Its task ends after its client has the outcome.
+    sleep(TOGETHER).await;
+    assert_eq!(held(), one);
+    parks.close().await;
+    assert_eq!(held(), 0);
+}
+
 /// ERA-2: a call that has ended asks nothing: its client gets the outcome, even if a question was never
 /// withdrawn.
 #[tokio::test(start_paused = true)]
