@@ -267,14 +267,14 @@ async fn the_shim_obeys_no_signals() {
 #[tokio::test]
 async fn a_stopped_shim_is_ended_with_its_tree() {
     let mark = mark("stopped");
-    let (mut child, mut lines) = start("setsid sleep 300 & echo up; read word", &mark);
+    let (child, mut lines) = start("setsid sleep 300 & echo up; read word", &mark);
     assert_eq!(line(&mut lines).await, "up");
     let shim = state(child.pid()).unwrap().1;
     let pid = rustix::process::Pid::from_raw(i32::try_from(shim).unwrap()).unwrap();
     // A group of its own keeps signals to the group of the nursery away from it.
     assert_eq!(rustix::process::getpgid(Some(pid)), Ok(pid));
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    assert_eq!(soon("the end of a tree without a shim", child.kill()).await.signal, Some(9));
+    assert!(!soon("the end of a tree without a shim", child.kill()).await.is_success());
     until("the shim and its tree are gone", || marked(&mark).is_empty() && state(shim).is_none()).await;
 }
 

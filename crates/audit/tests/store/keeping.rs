@@ -350,7 +350,7 @@ fn what_a_kill_left_is_sealed_with_the_key() {
     assert!(!seals.is_empty(), "recovery publishes its seals");
     let beside = read_checkpoints(&left.join(CHECKPOINT_FILE)).unwrap().checkpoints;
     for checkpoint in beside.iter().chain(&*told.lock()) {
-        assert_eq!(checkpoint.check_signature(Some(&key)), Ok(()), "{checkpoint:?}");
+        assert_eq!(checkpoint.check_signature(std::slice::from_ref(&key)), Ok(()), "{checkpoint:?}");
         assert!(checkpoint.signature.is_some(), "{checkpoint:?}");
     }
     let ends: Vec<_> = segments(&left).iter().flat_map(|file| rows(file)).collect();
