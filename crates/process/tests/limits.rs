@@ -17,7 +17,7 @@ use bridgehead_process::{
 };
 use bridgehead_testkit::{as_unprivileged, not_shown, soon};
 use common::{four_takers, none_survived};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Set in the environment of everything that a test starts, so that every process of the test can be found.
 const MARK: &str = "BRIDGEHEAD_LIMITS_TEST";
@@ -273,6 +273,27 @@ async fn box_24_processes_are_limited() {
     let breach = ended(&mut child, &mark).await;
     assert!(matches!(breach, Some(Breach::Processes { count }) if count > 8), "{breach:?}");
     assert!(child.killed() > 8, "{}", child.killed());
+}
+
+/// BOX-3: a tree may have exactly as many processes as its limit; one more ends it.
+#[tokio::test]
+async fn the_limit_itself_is_allowed() {
+    let mark = mark("exact");
+    let limits = Limits { processes: Some(8), ..Limits::default() };
+    let script = "for number in 1 2 3 4 5 6 7; do sleep 60 & done; read more; sleep 60 & wait";
+    let mut child = start(script, &mark, limits);
+    let full = async {
+        while marked(&mark).len() < 8 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), full).await.expect("eight processes within a minute");
+    // The tree is looked at every few milliseconds.
+    let looked_at = tokio::time::timeout(Duration::from_millis(300), child.wait()).await;
+    assert!(looked_at.is_err() && child.breach().is_none(), "{looked_at:?}: {:?}", child.breach());
+    child.take_stdin().unwrap().write_all(b"\n").await.unwrap();
+    let breach = ended(&mut child, &mark).await;
+    assert_eq!(breach, Some(Breach::Processes { count: 9 }));
 }
 
 /// BOX-3, BOX-4: a fork bomb is ended with its tree. Unstopped, it would reach at most 127 processes.

@@ -31,6 +31,7 @@ mod pages;
 mod questions;
 mod reading;
 mod record;
+mod relay;
 mod remote;
 mod restrictions;
 mod secrets;

@@ -157,6 +157,12 @@ async fn bad_requests_get_the_exact_status_and_code() {
         (vec![version, lists, lists], list.clone(), 400, -32020, one),
         (vec![version, calls], call("echo"), 400, -32020, one),
         (vec![version, calls, ("mcp-name", "other")], call("echo"), 400, -32020, one),
+        // The names of tools differ by case, and policies decide by the name.
+        (vec![version, calls, ("mcp-name", "Echo")], call("echo"), 400, -32020, one),
+        (vec![version, calls, ("mcp-name", "echo")], call("ECHO"), 400, -32020, one),
+        (vec![version, calls, ("mcp-name", "echo2")], call("echo"), 400, -32020, one),
+        (vec![version, calls, ("mcp-name", "")], call("echo"), 400, -32020, one),
+        (vec![version, ("mcp-method", "tools/calls"), ("mcp-name", "echo")], call("echo"), 400, -32020, one),
         (vec![version, calls, ("mcp-name", "=?base64?!?=")], call("echo"), 400, -32020, one),
         (vec![version, calls, ("mcp-name", "echo"), ("mcp-name", "echo")], call("echo"), 400, -32020, one),
         (vec![version, calls, ("mcp-name", "echo")], modern("1", "tools/call", ""), 400, -32020, one),

@@ -275,7 +275,11 @@ impl Conversation<'_, '_> {
                 self.upstream.suspect();
                 error(format!("server `{server}` did not take the call: {reason}"))
             }
-            LinkError::Closed(_) => error(format!("server `{server}` was lost during the call: {lost}")),
+            LinkError::Closed(_) => {
+                // If this was the link to a call's own relay, a probe tells whether the server is gone for everyone.
+                self.upstream.suspect_behind();
+                error(format!("server `{server}` was lost during the call: {lost}"))
+            }
             LinkError::Crashed(crash) => {
                 let details = json!({
                     "reason": crash.reason.as_str(),

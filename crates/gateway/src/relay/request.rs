@@ -147,8 +147,16 @@ impl RelayedRequest<'_> {
         let upstream = lease.map_or(upstream, Lease::upstream);
         let mut sends = Sends::default();
         let mut progress = Progress::default();
+        let server = upstream;
+        let relayed = alone && server.is_relayed();
         loop {
             let deadline = last.min(Instant::now() + limits.clocks().silent);
+            // A relay of one call finds its server where the supervisor keeps it.
+            let up = match relayed {
+                true => Some(Box::pin(server.acquire(deadline)).await),
+                false => None,
+            };
+            let _up = up.transpose().map_err(|error| unavailable(server, &error))?;
             // The process is killed when this is dropped, with or without an answer.
             let one_shot = alone.then(|| upstream.one_shot(self.target.own)).transpose();
             let one_shot = one_shot.map_err(|error| unavailable(upstream, &error))?;
@@ -157,9 +165,15 @@ impl RelayedRequest<'_> {
             let again = sends.count();
             // A process that ended before it was ready has run nothing; the next one may succeed.
             if alone && again && matches!(&ready, Err(Unavailable::Failed(_))) {
+                if relayed {
+                    Box::pin(server.confirm()).await;
+                }
                 continue;
             }
-            let ready = ready.map_err(|error| unavailable(upstream, &error))?;
+            let ready = ready.map_err(|error| {
+                upstream.suspect_behind();
+                unavailable(upstream, &error)
+            })?;
             let mut conversation = Conversation {
                 relayed: self,
                 upstream,
@@ -178,6 +192,9 @@ impl RelayedRequest<'_> {
                     if lost.code == Code::ProviderCrashed && again && self.may_repeat(upstream, &lost) =>
                 {
                     debug!(correlationId = %self.call.correlation, name = self.target.offered, "the server was lost; the request is sent again");
+                    if relayed {
+                        Box::pin(server.confirm()).await;
+                    }
                 }
                 outcome => return outcome,
             }
@@ -302,7 +319,7 @@ fn unavailable(upstream: &Upstream, error: &Unavailable) -> GatewayError {
         | Unavailable::AllOwned(_) => Code::ProviderUnavailable,
         Unavailable::Failed(failure) if failure.stage == FailureStage::Sandbox => Code::SandboxUnavailable,
         // The process was for this call only; the next one may start.
-        Unavailable::Failed(_) if upstream.config().isolation == Isolation::Call => Code::ProviderUnavailable,
+        Unavailable::Failed(_) if upstream.is_one_shot() => Code::ProviderUnavailable,
         Unavailable::Failed(_) | Unavailable::Removed => Code::RestartFailed,
     };
     let failed = GatewayError::new(code, format!("server `{}` cannot be called: {error}", upstream.name()));

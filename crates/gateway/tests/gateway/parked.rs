@@ -53,17 +53,18 @@ struct Client {
     principal: Principal,
     capabilities: Value,
     progress: Option<ProgressSink>,
+    token: &'static str,
 }
 
 impl Client {
     fn new() -> Self {
-        Self { principal: Principal::local(), capabilities: everything(), progress: None }
+        Self { principal: Principal::local(), capabilities: everything(), progress: None, token: "mine" }
     }
 
     async fn call(&self, gateway: &Gateway, tool: &str, members: Value) -> Result<Value, Value> {
         let mut params = json!({
             "name": tool, "arguments": {},
-            "_meta": {"io.modelcontextprotocol/clientCapabilities": self.capabilities, "progressToken": "mine"},
+            "_meta": {"io.modelcontextprotocol/clientCapabilities": self.capabilities, "progressToken": self.token},
         });
         if self.progress.is_none() {
             params["_meta"].as_object_mut().unwrap().remove("progressToken");
@@ -525,6 +526,58 @@ async fn progress_follows_the_requests() {
     let done = client.answer(&fixture.gateway, "reports", &asked, answers(&asked)).await.unwrap();
     assert_eq!(done["resultType"], "complete");
     fixture.end().await;
+}
+
+/// ERA-1: once another request has resumed a call, its progress goes to that request, under its token and no other. A
+/// request that resumes it without a token gets none.
+#[tokio::test]
+async fn progress_has_the_token_of_the_request_that_resumed_the_call() {
+    for wanted in [true, false] {
+        let (goes_on, waits) = tokio::sync::watch::channel(false);
+        let peer = Peer::start(move |asked| match asked.rpc().as_str() {
+            "tools/call" => {
+                let body = asked.json();
+                let ask = event(&json!({"jsonrpc": "2.0", "id": 7, "method": "roots/list"}));
+                let progress = |step: u32| {
+                    let params =
+                        json!({"progressToken": body["params"]["_meta"]["progressToken"], "progress": step});
+                    event(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
+                };
+                let done = json!({"jsonrpc": "2.0", "id": body["id"], "result": {"content": []}});
+                let parts =
+                    [progress(1), ask, Part::Until(waits.clone()), progress(2), progress(3), event(&done)];
+                [vec![stream_head(&[])], parts.into(), vec![last_chunk()]].concat()
+            }
+            _ => hanging(asked),
+        })
+        .await;
+        let fixture = Fixture::start(&[], |options| options.servers.push(at("p", &peer.url("/mcp"))));
+        fixture.gateway.settled().await;
+        let (first, mut of_first) = ProgressSink::channel(8);
+        let (second, mut of_second) = ProgressSink::channel(8);
+        let first = Client { progress: Some(first), ..Client::new() };
+        let second = Client { progress: wanted.then_some(second), token: "yours", ..Client::new() };
+        let asked = first.ask(&fixture.gateway, "asks").await;
+        let resumed = second.answer(&fixture.gateway, "asks", &asked, answers(&asked));
+        let going_on = async {
+            let answered = |peer: &Peer| {
+                peer.asked().iter().any(|asked| asked.body.contains("roots") && asked.body.contains("result"))
+            };
+            peer.until("the answer came", answered).await;
+            goes_on.send_replace(true);
+        };
+        let (done, ()) = tokio::join!(resumed, going_on);
+        assert_eq!(done.unwrap()["resultType"], "complete");
+        let tokens = |notes: &mut tokio::sync::mpsc::Receiver<bytes::Bytes>| {
+            let notes = std::iter::from_fn(|| notes.try_recv().ok());
+            let notes: Vec<Value> = notes.map(|note| serde_json::from_slice(&note).unwrap()).collect();
+            notes.iter().map(|note| note["params"]["progressToken"].clone()).collect::<Vec<Value>>()
+        };
+        assert_eq!(tokens(&mut of_first), ["mine"], "only what came before the question");
+        let expected: &[&str] = if wanted { &["yours", "yours"] } else { &[] };
+        assert_eq!(tokens(&mut of_second), expected);
+        fixture.end().await;
+    }
 }
 
 /// ERA-2: a gateway that stops ends all parked calls, and a waiting client gets an error.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use bridgehead_config::{Isolation, Launch, Mode};
 use bridgehead_events::{Delivery, Filter};
 use bridgehead_gateway::{CancelReason, Gateway, Options, Registry, ServerState, Session};
+use bridgehead_testkit::peer::{Peer, json_reply, reply};
 use bridgehead_testkit::{Behaviour, Mock};
 use bridgehead_wire::Revision;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, call_as};
+use crate::support::{self, Fixture, call_as};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
@@ -211,7 +212,7 @@ async fn processes_are_launched_as_the_settings_say() {
         let fixture = Fixture::start(&[("near", mock())], |options| {
             options.settings.init_concurrency = init_concurrency;
             options.registry = Registry::new();
-            options.servers.push(crate::support::at("far", &served.url()));
+            options.servers.push(support::at("far", &served.url()));
         });
         let state = |at: usize| fixture.gateway.status().upstreams[at].state;
         until(|| state(1) == ServerState::Ready && state(0) == state_of_process).await;
@@ -433,6 +434,32 @@ async fn a_shared_server_is_probed_after_a_timed_out_call() {
     let probed = tokio::time::timeout(Duration::from_secs(60), probes.next()).await;
     let Some(Delivery::Event(probed)) = probed.expect("it is probed") else { panic!("no event") };
     assert_eq!(json!(*probed)["ok"], true);
+    fixture.end().await;
+}
+
+/// POOL-5: a server that turned a call away is probed at once.
+#[tokio::test]
+async fn a_server_that_turned_a_call_away_is_probed() {
+    let peer = Peer::start(|asked| {
+        let body = asked.json();
+        let answer = |result: Value| json_reply(&json!({"jsonrpc": "2.0", "id": body["id"], "result": result}));
+        match asked.rpc().as_str() {
+            "initialize" => answer(json!({
+                "protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "p", "version": "1"},
+            })),
+            "tools/list" => answer(json!({"tools": [{"name": "barred", "inputSchema": {"type": "object"}}]})),
+            "ping" => answer(json!({})),
+            "tools/call" => reply("403 Forbidden", &[], ""),
+            _ => reply("202 Accepted", &[], ""),
+        }
+    })
+    .await;
+    let fixture = Fixture::start(&[], |options| options.servers.push(support::at("p", &peer.url("/mcp"))));
+    fixture.gateway.settled().await;
+    let before = peer.asked_for("ping").len();
+    let error = fixture.call_as(&Session::new(), LEGACY, "barred").await.unwrap_err();
+    assert_eq!(error["data"]["code"], "PROVIDER_UNAVAILABLE", "{error}");
+    peer.until("a probe after the refusal", |peer| peer.asked_for("ping").len() > before).await;
     fixture.end().await;
 }
 

@@ -265,12 +265,22 @@ impl Link {
 
     /// Opens a request for a client that the server may ask during it.
     pub fn open_for(&self, purpose: Purpose, abilities: Abilities) -> Exchange {
+        self.open_as(self.board().next_id(), purpose, abilities)
+    }
+
+    /// The same under an id that the caller chooses, and never twice.
+    pub(crate) fn open_as(&self, id: u64, purpose: Purpose, abilities: Abilities) -> Exchange {
         Exchange(match &self.0 {
-            LinkKind::Stream(stream) => ExchangeKind::Stream(stream.open(purpose, abilities)),
+            LinkKind::Stream(stream) => ExchangeKind::Stream(stream.open_as(id, purpose, abilities)),
             LinkKind::Http(remote) => {
-                ExchangeKind::Http(Box::new(HttpExchange::open(remote, purpose, abilities)))
+                ExchangeKind::Http(Box::new(HttpExchange::open_as(remote, id, purpose, abilities)))
             }
         })
+    }
+
+    /// Marks the peer as a relay: it writes what it finds of a request in a form of ours.
+    pub(crate) fn be_of_relay(&self) {
+        self.board().be_of_relay();
     }
 
     /// One request and its answer, for callers that want no progress.

@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 use crate::link::switchboard::{Slot, Switchboard};
 use crate::link::{Event, LinkError, Purpose, call_is_over, cancelled_params};
 use crate::server::crash::Fault;
+use crate::transport::relay::loss;
 
 /// Shared by both tasks and all requests.
 #[derive(Debug)]
@@ -53,8 +54,17 @@ impl Stream {
         }
     }
 
-    pub(crate) fn open(self: &Arc<Self>, purpose: Purpose, abilities: Abilities) -> StreamExchange {
-        let id = self.board.next_id();
+    #[cfg(test)]
+    fn open(self: &Arc<Self>, purpose: Purpose, abilities: Abilities) -> StreamExchange {
+        self.open_as(self.board.next_id(), purpose, abilities)
+    }
+
+    pub(crate) fn open_as(
+        self: &Arc<Self>,
+        id: u64,
+        purpose: Purpose,
+        abilities: Abilities,
+    ) -> StreamExchange {
         let slot = self.board.register(id, purpose);
         let stream = Arc::clone(self);
         StreamExchange { stream, id, slot, abilities, owed: Vec::new(), sent: false, done: false }
@@ -139,6 +149,7 @@ impl Stream {
     /// Handles a line. Returns the answer if it is a request of the peer's own.
     fn accept(&self, line: Line) -> Option<BytesMut> {
         match line {
+            Line::Text(text) if self.board.is_of_relay() => self.board.accept(&loss::unfold(text)),
             Line::Text(text) => self.board.accept(&text),
             Line::TooLong { bytes, id } => {
                 warn!(server = %self.board.server, bytes, limit = self.limit, "skipped a line longer than the limit");
@@ -197,8 +208,8 @@ impl StreamExchange {
         self.slot.want_logs();
     }
 
-    pub(crate) const fn was_sent(&self) -> bool {
-        self.sent
+    pub(crate) fn was_sent(&self) -> bool {
+        self.sent && !self.slot.was_withheld()
     }
 
     pub(crate) fn poll_next(&mut self, context: &Context<'_>) -> Poll<Event> {

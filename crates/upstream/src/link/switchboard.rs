@@ -35,11 +35,14 @@ use crate::catalog::Lists;
 use crate::link::notice::Notice;
 use crate::link::{Event, LinkError, Purpose};
 use crate::server::crash::Fault;
+use crate::transport::relay::loss::Loss;
 
 pub(crate) use slot::Slot;
 
 /// How many ids of dropped requests are remembered; a strict board has far fewer.
 const GIVEN_UP: usize = 64;
+/// The first id of a request through a relay, which sends its own handshake to the same server.
+const FIRST_RELAYED_ID: u64 = 16;
 /// How many bytes of a line that is not JSON go into the log.
 const NOISE_SHOWN: usize = 200;
 
@@ -72,6 +75,8 @@ pub(crate) struct Switchboard {
     /// How many bytes arrived that were not messages.
     noise: AtomicU64,
     on_notice: OnceLock<NoticeCallback>,
+    /// Whether the peer is a relay.
+    of_relay: AtomicBool,
     /// Whether a malformed answer is a fault, and the first such fault.
     strict: AtomicBool,
     fault: Mutex<Option<Fault>>,
@@ -144,6 +149,7 @@ impl Switchboard {
             on_noise: OnceLock::new(),
             noise: AtomicU64::new(0),
             on_notice: OnceLock::new(),
+            of_relay: AtomicBool::new(false),
             strict: AtomicBool::new(false),
             fault: Mutex::default(),
             level: AtomicU8::new(0),
@@ -170,6 +176,18 @@ impl Switchboard {
     /// How many bytes arrived that were not messages.
     pub(crate) fn noise(&self) -> u64 {
         self.noise.load(Ordering::Relaxed)
+    }
+
+    /// Marks the peer as a relay. Its own handshake took the first ids.
+    pub(crate) fn be_of_relay(&self) {
+        self.of_relay.store(true, Ordering::Relaxed);
+        self.next_id.fetch_max(FIRST_RELAYED_ID, Ordering::Relaxed);
+    }
+
+    /// Whether the peer is a relay.
+    #[inline]
+    pub(crate) fn is_of_relay(&self) -> bool {
+        self.of_relay.load(Ordering::Relaxed)
     }
 
     /// From now on a malformed answer is a fault while a request waits.
@@ -322,7 +340,9 @@ impl Switchboard {
     pub(crate) fn accept(&self, text: &Bytes) -> Option<BytesMut> {
         match Message::parse(text) {
             Ok(Message::Response(response)) => {
-                if let Some(fault) = self.answered(response) {
+                if let Some((id, loss)) = self.loss(&response) {
+                    self.lost(id, loss);
+                } else if let Some(fault) = self.answered(response) {
                     self.found(fault, text.len() as u64 + 1);
                 }
                 None
@@ -369,6 +389,22 @@ impl Switchboard {
         match relayed {
             Some(notice) => self.notice(&notice),
             None => debug!(server = %self.server, method = %note.method, "notification not relayed"),
+        }
+    }
+
+    /// What a relay reports of a request, instead of an answer.
+    fn loss(&self, response: &Response) -> Option<(u64, Loss)> {
+        let error = response.outcome.as_ref().err().filter(|_| self.is_of_relay())?;
+        Some((response.id.as_ref()?.as_u64()?, Loss::of(error)?))
+    }
+
+    /// Ends a request because of what a relay found.
+    fn lost(&self, id: u64, loss: Loss) {
+        if matches!(loss.error, LinkError::TooLarge { .. }) {
+            return self.too_large(id, loss.error);
+        }
+        if let Some(slot) = self.table.lock().slots.remove(&id) {
+            slot.lose(loss);
         }
     }
 

@@ -586,9 +586,12 @@ async fn call(
         Isolation::Call => {
             // Killed when dropped, with or without an answer.
             let alone = upstream.one_shot(&tool.name).map_err(|error| refused(namespace, &error))?;
-            let ready = alone.acquire(budget.ends).await.map_err(|error| match budget.is_spent() {
-                true => budget.exceeded(namespace, "had no process ready for", &tool.name),
-                false => refused(namespace, &error),
+            let ready = alone.acquire(budget.ends).await.map_err(|error| {
+                alone.suspect_behind();
+                match budget.is_spent() {
+                    true => budget.exceeded(namespace, "had no process ready for", &tool.name),
+                    false => refused(namespace, &error),
+                }
             })?;
             ask(&alone, &ready, tool, arguments, (budget, correlation)).await?
         }

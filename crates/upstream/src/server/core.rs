@@ -74,6 +74,8 @@ pub(crate) struct Core {
     watched: Mutex<BTreeMap<Watched, usize>>,
     /// Those that the server was asked for and has answered.
     pub(crate) followed: watch::Sender<BTreeSet<Watched>>,
+    /// How many probes it has answered while it served.
+    pub(crate) probed: watch::Sender<u64>,
     /// Whether it sleeps when unused; only then is its use counted.
     pub(crate) sleeps: bool,
     /// Whether it starts at its first use.
@@ -108,6 +110,7 @@ impl Core {
             listeners: RwLock::default(),
             watched: Mutex::default(),
             followed: watch::Sender::default(),
+            probed: watch::Sender::default(),
             usage: Mutex::new(Usage { holds: 0, since: Instant::now(), ever: false }),
             sleeps: lazy || server.idle_timeout.is_some(),
             lazy,

@@ -30,6 +30,7 @@ use crate::link::Link;
 use crate::link::negotiate::Peer;
 use crate::link::notice::NoticeSink;
 use crate::server::core::{Core, Hold, Listener, Watch, Watched};
+use crate::server::health::PROBE_TIMEOUT;
 use crate::server::policy::RestartPolicy;
 use crate::server::record::{ServerRecord, ServerRecords};
 use crate::sharing::key::Scope;
@@ -37,6 +38,7 @@ use crate::sharing::leases::Leases;
 use crate::sharing::pool::{self, OneShot, PoolNumber, Pools};
 use crate::sharing::registry::Registry;
 use crate::transport::credentials::CredentialSource;
+use crate::transport::relay;
 
 /// How long callers wait for a server that is starting or down, counted from the beginning of the start or outage.
 /// Each attempt to start it has its own bound, `start_timeout_ms`.
@@ -215,6 +217,8 @@ struct Attachment {
     whose: OnceLock<Arc<str>>,
     /// Whether it was ended because another principal waited for its place.
     evicted: AtomicBool,
+    /// For a relay of one call: the attachment of the server behind it.
+    behind: OnceLock<Weak<Attachment>>,
 }
 
 /// A process of a single session or call: its attachment, if that still exists, and its tasks.
@@ -269,6 +273,7 @@ impl Upstream {
             pools,
             whose: OnceLock::new(),
             evicted: AtomicBool::new(false),
+            behind: OnceLock::new(),
         }))
     }
 
@@ -345,6 +350,38 @@ impl Upstream {
         self.0.pools.count()
     }
 
+    /// Starts waiting processes, if each call has its own process. Relays wait only while their server serves: one that
+    /// connected before an outage would be useless after it, and none may try a server that is down beside the
+    /// supervisor.
+    pub(crate) fn fill(&self) {
+        if !self.is_relayed() {
+            return self.refill_own();
+        }
+        let (this, mut states) = (Arc::downgrade(&self.0), self.watch());
+        let left = self.0.listener.left.clone();
+        self.0.runtime.spawn(async move {
+            let mut before = None;
+            loop {
+                // The number of restarts, in case an outage was too short to be seen.
+                let now = match &*states.borrow_and_update() {
+                    UpstreamState::Ready(ready) => Some(ready.restarts),
+                    _ => None,
+                };
+                let Some(this) = this.upgrade().map(Self) else { return };
+                if now != before {
+                    this.0.pools.empty();
+                }
+                this.refill_own();
+                drop(this);
+                before = now;
+                tokio::select! {
+                    changed = states.changed() => if changed.is_err() { return },
+                    () = left.cancelled() => return,
+                }
+            }
+        });
+    }
+
     /// Starts waiting processes for calls of tools without limits of their own, if each call has its own process.
     pub(crate) fn refill_own(&self) {
         if let Some(own) = self.0.pools.numbers().next() {
@@ -357,6 +394,9 @@ impl Upstream {
         let pool = self.0.pools.get(number);
         let unused = || pool.count().1 == 0;
         if self.0.server.isolation != Isolation::Call || self.0.server.lazy && unused() {
+            return;
+        }
+        if self.is_relayed() && !matches!(self.state(), UpstreamState::Ready(_)) {
             return;
         }
         while pool.wants() {
@@ -419,6 +459,9 @@ impl Upstream {
         };
         let scope = Scope::Call(pool::number());
         let instance = this.registry.join(Arc::new(server), surroundings, scope, this.runtime.clone());
+        if self.is_relayed() {
+            let _ = instance.0.behind.set(Arc::downgrade(&self.0));
+        }
         owned.retain(|other| !other.tasks.is_empty());
         owned.push(Owned { attachment: Arc::downgrade(&instance.0), tasks: instance.0.core.tasks.clone() });
         Ok(instance)
@@ -449,6 +492,16 @@ impl Upstream {
     /// Whether the gateway runs its process.
     pub fn is_process(&self) -> bool {
         matches!(self.0.server.launch, Launch::Stdio(_))
+    }
+
+    /// Whether its process only relays, and the server is elsewhere.
+    pub fn is_relayed(&self) -> bool {
+        matches!(&self.0.server.launch, Launch::Stdio(stdio) if relay::is_relay(stdio))
+    }
+
+    /// Whether it serves one call only.
+    pub fn is_one_shot(&self) -> bool {
+        self.0.core.one_shot
     }
 
     /// Whether it serves one client session only.
@@ -570,6 +623,30 @@ impl Upstream {
     /// Requests a health probe, after a call that was not answered.
     pub fn suspect(&self) {
         self.0.core.orders.suspect.notify_one();
+        self.suspect_behind();
+    }
+
+    /// Requests a probe of the server behind a relay of one call: if the relay does not come up, or loses its call, the
+    /// server may be the reason.
+    pub fn suspect_behind(&self) {
+        if let Some(behind) = self.0.behind.get().and_then(Weak::upgrade) {
+            behind.core.orders.suspect.notify_one();
+        }
+    }
+
+    /// Probes a serving server, and returns when it has answered or is known to be down.
+    pub async fn confirm(&self) {
+        let (mut probed, mut states) = (self.0.core.probed.subscribe(), self.watch());
+        self.0.core.orders.suspect.notify_one();
+        let known = async {
+            tokio::select! {
+                _ = probed.changed() => {}
+                _ = states.wait_for(|state| !matches!(state, UpstreamState::Ready(_))) => {}
+                () = self.0.listener.left.cancelled() => {}
+            }
+        };
+        // The supervisor may be busy with a list that the server has changed.
+        let _ = tokio::time::timeout(PROBE_TIMEOUT * 2, known).await;
     }
 
     /// Restarts the server, even if it waits for its next attempt, sleeps or was given up; processes of single
@@ -582,7 +659,9 @@ impl Upstream {
         // Waiting processes are from before the restart; running calls continue.
         if self.0.server.isolation == Isolation::Call {
             self.0.pools.empty();
-            self.refill_own();
+            if !self.is_relayed() {
+                self.refill_own();
+            }
             return true;
         }
         for own in self.owned() {

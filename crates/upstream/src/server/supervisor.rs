@@ -49,8 +49,10 @@ pub(crate) struct Supervisor {
 
 /// Why a server stopped serving.
 enum End {
-    /// It ended by itself, or was ended because it was unhealthy.
+    /// It ended by itself.
     Lost(String),
+    /// It no longer answers, so it is not asked to end either.
+    Hangs(String),
     /// A restart was requested.
     Asked,
     /// It was unused for long enough; its state is `Asleep` already.
@@ -75,7 +77,7 @@ struct Refusal {
 impl End {
     fn parting(&self) -> DisconnectReason<'_> {
         match self {
-            Self::Lost(reason) => DisconnectReason::Lost(reason),
+            Self::Lost(reason) | Self::Hangs(reason) => DisconnectReason::Lost(reason),
             Self::Asked => DisconnectReason::Asked,
             Self::Unused => DisconnectReason::Unused,
         }
@@ -133,7 +135,7 @@ impl Supervisor {
             };
             if let Some(process) = current.take() {
                 match self.core.one_shot {
-                    true => process.kill().await,
+                    true => drop(process.kill().await),
                     false => drop(process.stop().await),
                 }
             }
@@ -206,15 +208,16 @@ impl Supervisor {
                     if since - ready.since >= self.policy.stable_after {
                         attempts = 0;
                     }
+                    let hangs = matches!(end, End::Hangs(_));
                     let reason = match end {
-                        End::Lost(reason) => reason,
+                        End::Lost(reason) | End::Hangs(reason) => reason,
                         End::Asked => {
                             attempts = 0;
                             "it was asked to restart".to_owned()
                         }
                         End::Unused => {
                             if let Some(process) = current.take() {
-                                self.end(process, cause).await;
+                                self.end(process, false, cause).await;
                             }
                             if let Some(listing) = known {
                                 self.sleep(listing).await;
@@ -227,7 +230,7 @@ impl Supervisor {
                     // end.
                     self.down(since, attempts, (&reason, false), known.as_ref());
                     if let Some(process) = current.take() {
-                        self.end(process, cause).await;
+                        self.end(process, hangs, cause).await;
                     }
                     (reason, false)
                 }
@@ -519,8 +522,9 @@ impl Supervisor {
                     };
                     if let Err(reason) = looked {
                         process.hangs();
-                        return End::Lost(reason);
+                        return End::Hangs(reason);
                     }
+                    self.core.probed.send_modify(|probes| *probes += 1);
                 }
             }
         }
@@ -536,10 +540,10 @@ impl Supervisor {
         looked
     }
 
-    /// Ends a process, and reports how it ended.
-    async fn end(&self, process: Connection, cause: CorrelationId) {
+    /// Ends a process, and reports how it ended. One that hangs is killed: it would not use the time to end in.
+    async fn end(&self, process: Connection, hangs: bool, cause: CorrelationId) {
         let (pid, link) = (process.pid(), process.link.clone());
-        let exit = process.stop().await;
+        let exit = if hangs { process.kill().await } else { process.stop().await };
         let Some((pid, exit)) = pid.zip(exit) else { return };
         let reason = &link.ended().map(|end| end.to_string()).unwrap_or_default();
         self.emit(cause, &ServerSignal::ProcessExited { pid, status: &exit, reason });

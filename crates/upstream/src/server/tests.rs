@@ -2,8 +2,14 @@
 
 use bridgehead_config::{GatewaySettings, Remote};
 use bridgehead_events::{Delivery, Topic};
+#[cfg(feature = "http")]
+use bridgehead_testkit::peer::{Peer, json_reply, reply};
+#[cfg(feature = "http")]
+use serde_json::json;
 
 use super::*;
+#[cfg(feature = "http")]
+use crate::catalog::Lists;
 use crate::testing;
 
 /// POOL-2: an attempt may add tools that are in no list now, unless it is known to fail or all of them are still
@@ -128,4 +134,57 @@ async fn what_ends_while_it_waits_is_replaced() {
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         assert_eq!(starts(), all, "the pool was given up");
     }
+}
+
+/// CAT-2: a list that changes while the reading of another waits for more changes is read too.
+#[cfg(feature = "http")]
+#[tokio::test]
+async fn two_kinds_of_changes_in_quick_succession() {
+    let peer = Peer::start(|asked| {
+        let body = asked.json();
+        let answer = |result| json_reply(&json!({"jsonrpc": "2.0", "id": body["id"], "result": result}));
+        match asked.rpc().as_str() {
+            "initialize" => answer(json!({
+                "protocolVersion": "2025-11-25", "serverInfo": {"name": "p", "version": "1"},
+                "capabilities": {"tools": {}, "prompts": {}, "resources": {}},
+            })),
+            "tools/list" => answer(json!({"tools": []})),
+            "prompts/list" => answer(json!({"prompts": []})),
+            "resources/list" => answer(json!({"resources": []})),
+            "resources/templates/list" => answer(json!({"resourceTemplates": []})),
+            "ping" => answer(json!({})),
+            _ => reply("202 Accepted", &[], ""),
+        }
+    })
+    .await;
+    let far = Launch::Remote(Remote::new(peer.url("/mcp").parse().unwrap()));
+    let far = ServerConfig::new("far".parse().unwrap(), far, &GatewaySettings::default());
+    let upstream = Upstream::start(far, testing::surroundings());
+    upstream.settled().await;
+    let lists = [
+        (Lists::TOOLS, "tools/list"),
+        (Lists::PROMPTS, "prompts/list"),
+        (Lists::RESOURCES, "resources/list"),
+    ];
+    for (first, second) in [(0, 1), (1, 2), (2, 0)] {
+        let UpstreamState::Ready(ready) = upstream.state() else { panic!("not ready") };
+        let count = |peer: &Peer| lists.map(|(_, method)| peer.asked_for(method).len());
+        let before = count(&peer);
+        ready.link.doubt(lists[first].0);
+        // The supervisor takes the first change, and waits for more of them.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        ready.link.doubt(lists[second].0);
+        let read = |peer: &Peer| [first, second].iter().all(|&list| count(peer)[list] > before[list]);
+        peer.until(&format!("{} and {} are read again", lists[first].1, lists[second].1), read).await;
+        // The next pair begins after this one was taken in.
+        let answered = tokio::time::timeout(Duration::from_secs(10), async {
+            while ready.link.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        answered.await.expect("the lists are read within 10 s");
+    }
+    upstream.stop().await;
 }

@@ -42,9 +42,9 @@ impl Registry {
     /// Joins the process that serves this configuration, or starts one in the background on the current runtime.
     #[doc(hidden)]
     pub fn attach(&self, server: ServerConfig, surroundings: Surroundings) -> Upstream {
-        let server = Arc::new(relay::relayed(server, surroundings.credentials.as_ref()));
+        let server = Arc::new(relay::relayed(server, surroundings.credentials.as_ref(), surroundings.limit));
         let upstream = self.join(server, surroundings, Scope::Shared, Handle::current());
-        upstream.refill_own();
+        upstream.fill();
         upstream
     }
 

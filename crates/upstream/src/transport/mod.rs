@@ -171,12 +171,11 @@ impl Connection {
         }
     }
 
-    /// Ends the server at once. Nothing of it is left here afterwards.
-    pub(crate) async fn kill(self) {
+    /// Ends the server at once. Nothing of it is left here afterwards; a process reports how it ended.
+    pub(crate) async fn kill(self) -> Option<Exit> {
         match self.carrier {
-            Carrier::Process(process) => process.kill().await,
-            Carrier::Http(connection) => connection.stop().await,
-            Carrier::WebSocket(socket) => socket.stop().await,
+            Carrier::Process(process) => Some(process.kill().await),
+            Carrier::Http(_) | Carrier::WebSocket(_) => self.stop().await,
         }
     }
 

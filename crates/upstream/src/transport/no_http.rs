@@ -69,7 +69,12 @@ pub(crate) mod http {
     }
 
     impl HttpExchange {
-        pub(crate) fn open(remote: &Arc<Remote>, _purpose: Purpose, _abilities: Abilities) -> Self {
+        pub(crate) fn open_as(
+            remote: &Arc<Remote>,
+            _id: u64,
+            _purpose: Purpose,
+            _abilities: Abilities,
+        ) -> Self {
             match remote.never {}
         }
 

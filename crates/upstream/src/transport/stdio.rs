@@ -17,6 +17,7 @@ use crate::link::{DrivenLink, Link, LinkError};
 use crate::server::crash::{Crash, Fault};
 use crate::server::given;
 use crate::server::record::{Counted, LineSource, ServerRecord};
+use crate::transport::relay::{self, LossKind};
 use crate::transport::{ConnectError, opening};
 
 /// How long a server has to end after its stdin was closed, before it is killed.
@@ -38,6 +39,10 @@ pub(crate) struct Process {
     /// `None` once the reader was seen to end.
     reader: Option<AbortOnDropHandle<()>>,
     writer: AbortOnDropHandle<()>,
+    /// Whether it only relays, and the server is elsewhere.
+    is_relay: bool,
+    /// Whether it ended as a relay whose server can never be reached.
+    lasting: bool,
     /// Counts as one of the server's processes while this lives.
     counted: Counted,
 }
@@ -72,6 +77,17 @@ impl Launch<'_> {
 pub(super) async fn connect(launch: &Launch<'_>, offer: Offer) -> Result<(Process, Peer), ConnectError> {
     let process = launch.run().await?;
     match process.negotiate(opening(launch.server.era), offer).await {
+        // The relay has tried everything, and says why it failed.
+        Err((NegotiateError::EndedOnProbe(reason) | NegotiateError::Link(reason), process))
+            if process.is_relay =>
+        {
+            let lasting = process.lasting;
+            process.stop().await;
+            return Err(match lasting {
+                true => ConnectError::Unusable(reason.to_string()),
+                false => NegotiateError::Link(reason).into(),
+            });
+        }
         Err((NegotiateError::EndedOnProbe(reason), process)) => {
             debug!(server = %format_args!("mcp:{}", launch.server.name), %reason, "the server ended on the probe; retrying without it");
             process.stop().await;
@@ -167,6 +183,10 @@ impl Process {
         })?;
         let (link, read, write) = Link::over(&name, stdout, stdin, limit);
         link.answer_roots(server.roots.as_ref());
+        let is_relay = relay::is_relay(stdio);
+        if is_relay {
+            link.be_of_relay();
+        }
         if let Some(output) = server.limits.output {
             link.limit_noise(output as u64);
         }
@@ -182,6 +202,8 @@ impl Process {
             child,
             reader: Some(AbortOnDropHandle::new(reader)),
             writer: AbortOnDropHandle::new(writer),
+            is_relay,
+            lasting: false,
             counted,
         })
     }
@@ -225,7 +247,19 @@ impl Process {
             Err(_) if self.child.breach().is_some() => (KILLED, tree_size(&self.child)),
             Err(_) => return self.end_for(&Fault::Closed),
         };
-        let crash = Crash::new(exit, self.child.breach(), self.tail(), killed);
+        let breach = self.child.breach();
+        if self.is_relay
+            && breach.is_none()
+            && let Some(kind) = exit.code.and_then(LossKind::of)
+        {
+            self.lasting = kind == LossKind::Lasting;
+            let reason = self.tail().lines().last().unwrap_or("its relay ended").into();
+            return self.link.end(match kind {
+                LossKind::Denied => LinkError::Refused { reason, transient: false, denied: true },
+                LossKind::Passing | LossKind::Lasting => LinkError::Closed(reason),
+            });
+        }
+        let crash = Crash::new(exit, breach, self.tail(), killed);
         self.link.end(LinkError::Crashed(Arc::new(crash)));
     }
 
@@ -250,18 +284,19 @@ impl Process {
     }
 
     /// Kills the server and its whole tree at once.
-    pub(crate) async fn kill(self) {
-        let Self { link, child, reader, writer, counted } = self;
+    pub(crate) async fn kill(self) -> Exit {
+        let Self { link, child, reader, writer, is_relay: _, lasting: _, counted } = self;
         let exit = child.kill().await;
         counted.exited(&exit.to_string());
         drop((reader, writer));
         link.end(LinkError::Closed("the server was stopped".into()));
+        exit
     }
 
     /// Ends the server: closes stdin, then asks the process group to end, then kills it. Nothing of it is left
     /// afterwards.
     pub(crate) async fn stop(self) -> Exit {
-        let Self { link, child, reader, writer, counted } = self;
+        let Self { link, child, reader, writer, is_relay: _, lasting: _, counted } = self;
         writer.abort();
         let _ = writer.await;
         let exit = child.stop(STOP_GRACE).await;

@@ -90,7 +90,8 @@ async fn the_end_of_a_transport_is_noticed() {
 }
 
 /// PROV-2, POOL-5: a server that runs but answers nothing is noticed by its keep-alive, after 30 s plus the 3 s that a
-/// probe may take. After a call that timed out it is probed at once.
+/// probe may take. After a call that timed out it is probed at once. It is then killed without any time to end in: it
+/// would not use it, and its successor would start that much later.
 #[tokio::test]
 async fn a_server_that_hangs_is_noticed() {
     for (timeout, noticed) in [(None, 33_000), (Some(200), 3_200)] {
@@ -120,6 +121,18 @@ async fn a_server_that_hangs_is_noticed() {
         assert_eq!((&probe["ok"], &probe["kind"]), (&json!(false), &json!("discover")), "{probe}");
         assert!((3_000..=3_010).contains(&probe["durationMs"].as_u64().unwrap()), "{probe}");
         assert_eq!(probe["error"], "its health probe failed: it did not answer within 3 s");
+        let still = FrozenClock::begin();
+        let place = format!("/proc/{}", pid.as_raw_nonzero());
+        let mut ticks = 0;
+        while std::path::Path::new(&place).exists() {
+            wall_clock_tick().await;
+            ticks += 1;
+            assert!(
+                ticks < 15_000,
+                "{timeout:?}: the frozen server was not killed while the clock stood still"
+            );
+        }
+        drop(still);
         tokio::time::resume();
         world.end().await;
     }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::link::doorbell::Doorbell;
 use crate::link::{Event, Purpose};
+use crate::transport::relay::loss::Loss;
 
 /// The most queued progress for one slow receiver; beyond it the newest progress replaces the one before.
 pub(super) const QUEUED_PROGRESS: usize = 256;
@@ -28,6 +29,8 @@ pub(crate) struct Slot {
     abilities: AtomicU8,
     /// Whether log lines of the request are wanted.
     logs: AtomicBool,
+    /// Whether a relay did not pass the request on.
+    withheld: AtomicBool,
     pub(super) state: Mutex<Waiting>,
 }
 
@@ -42,12 +45,29 @@ pub(super) struct Waiting {
 
 impl Slot {
     pub(super) fn new(purpose: Purpose) -> Self {
-        Self { purpose, abilities: AtomicU8::new(0), logs: AtomicBool::new(false), state: Mutex::default() }
+        Self {
+            purpose,
+            abilities: AtomicU8::new(0),
+            logs: AtomicBool::new(false),
+            withheld: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
     }
 
     /// Whether log lines of the request are wanted.
     pub(super) fn wants_logs(&self) -> bool {
         self.logs.load(Ordering::Acquire)
+    }
+
+    /// Ends the request because of what a relay found.
+    pub(super) fn lose(&self, loss: Loss) {
+        self.withheld.store(!loss.sent, Ordering::Release);
+        self.push(Event::Lost(loss.error));
+    }
+
+    /// Whether a relay did not pass the request on.
+    pub(crate) fn was_withheld(&self) -> bool {
+        self.withheld.load(Ordering::Acquire)
     }
 
     /// Takes a progress notification with the value `progress`.

@@ -100,10 +100,13 @@ impl fmt::Debug for HttpExchange {
 
 impl HttpExchange {
     pub(crate) fn open(remote: &Arc<Remote>, purpose: Purpose, abilities: Abilities) -> Self {
+        Self::open_as(remote, remote.board.next_id(), purpose, abilities)
+    }
+
+    pub(crate) fn open_as(remote: &Arc<Remote>, id: u64, purpose: Purpose, abilities: Abilities) -> Self {
         if purpose.is_work() {
             remote.open_exchanges.fetch_add(1, Ordering::Relaxed);
         }
-        let id = remote.board.next_id();
         // A modern server has no stream of its own, so no slot is needed.
         let slot = (!remote.is_modern()).then(|| remote.board.register(id, purpose));
         Self {
