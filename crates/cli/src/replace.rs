@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bridgehead::config::read_file;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -22,6 +23,8 @@ pub(crate) const PRIVATE: u32 = 0o600;
 
 /// How the ending of a draft begins; the number of its process follows.
 const DRAFT: &str = "draft-";
+/// No file of settings is larger.
+const LARGEST: u64 = 64 * 1024 * 1024;
 /// No edit takes longer. A draft that is older has been left.
 const LONGEST_EDIT: Duration = Duration::from_secs(60 * 60);
 
@@ -155,7 +158,7 @@ impl<'r> Replacement<'r> {
 
 /// The content of a file; `None` if there is none.
 pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::read(path) {
+    match read_file(path, LARGEST) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -101,7 +101,7 @@ pub use roots::Roots;
 #[cfg(feature = "files")]
 pub use schema::json_schema;
 pub use secret::Secret;
-pub use secret_file::{SecretFileError, check_secret_file, read_secret_file};
+pub use secret_file::{SecretFileError, check_secret_file, read_file, read_secret_file};
 #[cfg(feature = "files")]
 pub use secrets::{RunCommand, SecretCommand};
 pub use server::{

@@ -1,5 +1,6 @@
 //! Finds the configuration file to use, and reads it.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use crate::configuration::Config;
 use crate::diagnostic::{ConfigError, Diagnostic, Severity, SourceText};
 use crate::environment::{self, Environment};
 use crate::mask::Mask;
+use crate::secret_file::bounded;
 use crate::section::Findings;
 use crate::settings::TokenSource;
 use crate::tree::{self, Node, SyntaxError};
@@ -75,9 +77,14 @@ pub fn user_file(environment: &Environment) -> Option<PathBuf> {
         .map(|folder| folder.join("bridgehead").join("bridgehead.toml"))
 }
 
+/// A longer configuration is refused.
+const LARGEST: u64 = 64 * 1024 * 1024;
+
 /// Reads the bytes of a file. Relative paths start from `cwd`.
 pub fn read_text(path: &Path, cwd: &Path) -> Result<Vec<u8>, ConfigError> {
-    std::fs::read(cwd.join(path)).map_err(|error| {
+    // A person may name a pipe; nobody writes this much.
+    let read = File::open(cwd.join(path)).and_then(|file| bounded(file, LARGEST));
+    read.map_err(|error| {
         Diagnostic::error(format!("cannot read the configuration: {error}")).in_file(path).into()
     })
 }

@@ -116,6 +116,27 @@ pub fn read_secret_file(path: &Path, allow_group_read: bool, most: u64) -> Resul
     }
 }
 
+/// Reads a regular file of at most `most` bytes. Anything else is an error: a device never ends, and a pipe waits for its writer.
+///
+/// # Errors
+/// If it cannot be read, is no regular file, or is longer.
+pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    bounded(File::open(path)?, most)
+}
+
+/// Reads all of a file, if that is at most `most` bytes.
+pub(crate) fn bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut content)?;
+    match content.len() as u64 > most {
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most} bytes"))),
+        false => Ok(content),
+    }
+}
+
 /// A path as a word of a shell.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
@@ -131,6 +152,26 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    /// WALL-7: only regular files of a bounded size are read: a device never ends, and a pipe waits for its writer.
+    #[test]
+    fn what_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read_file(&path, 5).unwrap(), b"12345");
+        assert_eq!(read_file(&path, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        let socket = folder.path().join("socket");
+        let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for other in [Path::new("/dev/zero"), folder.path(), &socket] {
+            let error = read_file(other, 5).unwrap_err();
+            assert!(error.to_string().contains("not a regular file"), "{}: {error}", other.display());
+        }
+        assert_eq!(
+            bounded(File::open("/dev/zero").unwrap(), 9).unwrap_err().kind(),
+            io::ErrorKind::FileTooLarge
+        );
+    }
 
     /// ACC-8: a file that others can read is refused with the cure, whichever bit lets them; with `allow_group_read`, its
     /// group may read it.

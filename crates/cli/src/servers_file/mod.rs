@@ -119,6 +119,13 @@ pub(crate) enum ServersFileError {
     /// The file of variables cannot be used.
     #[error("the file of secrets `{}` cannot be used: {reason}; correct it first", path.display())]
     Secrets { path: PathBuf, reason: String },
+    /// It would change a file elsewhere.
+    #[error(
+        "`{}` is kept outside of the folder of the configuration, in `{}`; a folder that you work in does not decide which \
+         of your files is changed: edit that file itself, or keep the file in the folder",
+        path.display(), target.display()
+    )]
+    Elsewhere { path: PathBuf, target: PathBuf },
     /// The system refused.
     #[error("`{}` cannot be {action}: {error}", path.display())]
     File { path: PathBuf, action: &'static str, error: io::Error },
@@ -189,6 +196,10 @@ impl ServersFile {
             return Err(ServersFileError::OfAClient { path, cure });
         }
         let failed = |error| ServersFileError::File { path: path.clone(), action: "read", error };
+        // The user's own file may be a link: only the user made it.
+        let folder = path.parent().filter(|_| user_file(&world.environment).is_none_or(|own| own != path));
+        let folder = folder.map(Path::to_owned);
+        stays_in(folder.as_deref(), &path)?;
         let before = replace::read(&path).map_err(failed)?;
         let config =
             check(&path, before.clone().unwrap_or_default(), world).map_err(ServersFileError::Wrong)?;
@@ -197,7 +208,7 @@ impl ServersFile {
             Some(rest) => (true, rest.to_owned()),
             None => (false, text),
         };
-        let secrets = SecretsFile::read(&path, config.secrets.env_file.clone())?;
+        let secrets = SecretsFile::read(&path, config.secrets.env_file.clone(), folder.as_deref())?;
         let config = Box::new(config);
         Ok(Self {
             path,
@@ -398,11 +409,13 @@ impl ServersFile {
 }
 
 impl SecretsFile {
-    /// The file that the configuration names, or else a new one beside it.
-    fn read(config: &Path, named: Option<PathBuf>) -> Result<Self, ServersFileError> {
+    /// The file that the configuration names, or else a new one beside it. It must be in `folder`, if there is one.
+    fn read(config: &Path, named: Option<PathBuf>, folder: Option<&Path>) -> Result<Self, ServersFileError> {
+        let path = named.clone().unwrap_or_else(|| unused_name(config));
+        stays_in(folder, &path)?;
         let Some(path) = named else {
             return Ok(Self {
-                path: unused_name(config),
+                path,
                 named: false,
                 before: None,
                 variables: Variables::default(),
@@ -512,6 +525,18 @@ fn unused_name(config: &Path) -> PathBuf {
         std::iter::once(format!("{stem}.env")).chain((2..).map(|number| format!("{stem}-{number}.env")));
     let mut paths = names.map(|name| config.with_file_name(name));
     paths.find(|path| !path.exists()).unwrap_or_else(|| config.with_extension("env"))
+}
+
+/// Refuses a file that is not in the folder after all links: a folder that somebody else made must not choose what is written.
+fn stays_in(folder: Option<&Path>, path: &Path) -> Result<(), ServersFileError> {
+    let Some(folder) = folder.and_then(|folder| folder.canonicalize().ok()) else { return Ok(()) };
+    let failed = |error| ServersFileError::File { path: path.to_owned(), action: "found", error };
+    let target = replace::target(path).map_err(failed)?;
+    let parent = target.parent().and_then(|parent| parent.canonicalize().ok());
+    match parent.is_some_and(|parent| parent.starts_with(&folder)) {
+        true => Ok(()),
+        false => Err(ServersFileError::Elsewhere { path: path.to_owned(), target }),
+    }
 }
 
 /// The variable for a value of a server: `GITHUB_TOKEN` for `TOKEN`, and for `GITHUB_TOKEN`, of `github`.

@@ -317,3 +317,40 @@ fn entries_are_read_again() {
     let read = ServersFile::read(Path::new("b.toml"), &home.world).unwrap().get("a").unwrap();
     assert_eq!((read.tools_denied.len(), read.timeout), (1, Some(std::time::Duration::from_millis(5))));
 }
+
+/// WALL-7: a link in a folder does not decide which file is changed; the user's own file may be a link.
+#[test]
+fn a_folder_does_not_choose_what_is_written() {
+    let home = Home::new();
+    let own = home.path(".config/bridgehead");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(own.join("bridgehead.toml"), "").unwrap();
+    fs::write(home.path(".profile"), "").unwrap();
+    let project = home.path("project");
+    fs::create_dir_all(project.join("config")).unwrap();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, project.join(name)).unwrap();
+    let refused = |what: &str| {
+        let error = home.open("project/bridgehead.toml").unwrap_err();
+        assert!(matches!(error, ServersFileError::Elsewhere { .. }), "{what}: {error}");
+        assert!(error.to_string().contains("edit that file itself"), "{error}");
+        fs::remove_file(project.join("bridgehead.toml")).unwrap();
+    };
+    link("../.config/bridgehead/bridgehead.toml", "bridgehead.toml");
+    refused("a link to the user's own file");
+    link("../new.toml", "bridgehead.toml");
+    refused("a link to a file that does not exist yet");
+    link("../.profile", "bridgehead.env");
+    fs::write(project.join("bridgehead.toml"), "[secrets]\nenv_file = \"bridgehead.env\"\n").unwrap();
+    fs::set_permissions(home.path(".profile"), fs::Permissions::from_mode(0o600)).unwrap();
+    refused("a link of the variables");
+    fs::write(project.join("bridgehead.toml"), "[secrets]\nenv_file = \"../.profile\"\n").unwrap();
+    refused("variables elsewhere");
+    fs::write(project.join("config/real.toml"), "").unwrap();
+    link("config/real.toml", "bridgehead.toml");
+    home.open("project/bridgehead.toml").unwrap();
+
+    fs::write(home.path("dotfile.toml"), "").unwrap();
+    fs::remove_file(own.join("bridgehead.toml")).unwrap();
+    std::os::unix::fs::symlink(home.path("dotfile.toml"), own.join("bridgehead.toml")).unwrap();
+    home.open(".config/bridgehead/bridgehead.toml").unwrap();
+}

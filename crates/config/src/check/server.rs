@@ -18,6 +18,7 @@ use crate::keys::KeyTable;
 use crate::proxy::Proxy;
 use crate::roots::{Roots, file_uri};
 use crate::secret::Secret;
+use crate::secret_file::read_file;
 use crate::section::{Findings, Section};
 use crate::server::{
     EraChoice, HealthProbe, Interactive, Isolation, Launch, Limits, Output, Queue, Remote, RemoteTransport,
@@ -26,6 +27,9 @@ use crate::server::{
 use crate::settings::GatewaySettings;
 use crate::tree::{Entry, Span, Value};
 use crate::url::Url;
+
+/// A longer `env_file` is refused.
+const LARGEST_ENV_FILE: u64 = 1024 * 1024;
 
 /// A server as it was read.
 #[derive(Debug)]
@@ -476,8 +480,9 @@ impl Reader<'_> {
     fn read_env_file(&mut self, text: &str, span: &Span) -> Option<Vec<(String, String)>> {
         let path = self.path("env_file", text, span)?;
         self.env_file = Some(path.clone());
-        let problem = match std::fs::read_to_string(&path) {
-            Ok(text) => match env_file::parse(&text) {
+        let problem = match read_file(&path, LARGEST_ENV_FILE).map(String::from_utf8) {
+            Ok(Err(_)) => "`env_file` does not hold text in UTF-8".to_owned(),
+            Ok(Ok(text)) => match env_file::parse(&text) {
                 Ok(entries) => return Some(entries),
                 Err(line) => format!("`env_file`: line {} is not `NAME=value`", line.0),
             },
