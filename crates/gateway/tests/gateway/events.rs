@@ -167,11 +167,12 @@ async fn an_outcome_tells_what_the_client_is_told() {
         assert_eq!(event["server"], if server { json!("m") } else { Value::Null }, "{event}");
         assert!(event["time"].as_str().unwrap().starts_with("2026-01-01T00:00:00."), "{event}");
         assert_eq!(event["tool"], tool);
+        assert!(event["principal"].as_str().is_some_and(|principal| !principal.is_empty()), "{event}");
         assert!(!event.to_string().contains("hunter2"), "{event}");
         let Some((code, retryable)) = failed else {
             assert_eq!(
                 (&event["topic"], event.as_object().unwrap().len()),
-                (&json!("provider.mcp.tool.completed"), 7)
+                (&json!("provider.mcp.tool.completed"), 9)
             );
             assert_eq!(event["durationMs"], if tool == "work" { 250 } else { 0 }, "{event}");
             let summary = event["summary"].as_str().unwrap();
@@ -187,7 +188,7 @@ async fn an_outcome_tells_what_the_client_is_told() {
         };
         assert_eq!(
             (&event["topic"], event.as_object().unwrap().len()),
-            (&json!("provider.mcp.tool.failed"), 8)
+            (&json!("provider.mcp.tool.failed"), 10)
         );
         assert_eq!((&event["code"], &event["retryable"]), (&json!(code), &json!(retryable)), "{event}");
         let message = event["message"].as_str().unwrap();

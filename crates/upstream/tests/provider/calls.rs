@@ -203,7 +203,7 @@ async fn every_outcome_is_told_once() {
             (Ok(executed), None) => {
                 assert_eq!(event["topic"], "provider.mcp.tool.completed", "{tool}");
                 assert_eq!(event["durationMs"], json!(executed.duration.as_millis()), "{tool}");
-                assert_eq!(event.as_object().unwrap().len(), 7, "{event}");
+                assert_eq!(event.as_object().unwrap().len(), 9, "{event}");
                 let summary = event["summary"].as_str().unwrap();
                 let whole = executed.result.as_str();
                 assert!(summary.len() <= 1_024, "{tool}: {}", summary.len());
@@ -218,7 +218,7 @@ async fn every_outcome_is_told_once() {
                 );
                 let message = event["message"].as_str().unwrap();
                 assert!(message == error.message || message.contains("[redacted]"), "{event}");
-                assert_eq!(event.as_object().unwrap().len(), 8, "{event}");
+                assert_eq!(event.as_object().unwrap().len(), 10, "{event}");
             }
             (outcome, _) => panic!("{tool}: {outcome:?}"),
         }
