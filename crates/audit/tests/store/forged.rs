@@ -166,7 +166,7 @@ const FORGERIES: &[(&str, Forge, Finds, Finds)] = &[
     (
         "a row is changed",
         |it| {
-            it.sql(1, "UPDATE rows SET body = replace(body, 'ada', 'eve') WHERE rowid = (SELECT min(seq) FROM rows)")
+            it.sql(1, "UPDATE rows SET body = replace(body, 'ada', 'eve') WHERE rowid = (SELECT min(seq) FROM rows)");
         },
         Something,
         Something,
@@ -317,7 +317,7 @@ const FORGERIES: &[(&str, Forge, Finds, Finds)] = &[
                 let at = text.find("\"signature\":\"").unwrap() + 13;
                 let flipped = if &text[at..=at] == "0" { "1" } else { "0" };
                 format!("{}{flipped}{}", &text[..at], &text[at + 1..])
-            })
+            });
         },
         Something,
         Something,
@@ -328,7 +328,7 @@ const FORGERIES: &[(&str, Forge, Finds, Finds)] = &[
             it.restate(|text| {
                 let at = text.find("\"key\":\"").unwrap() + 7;
                 format!("{}{}{}", &text[..at], "0".repeat(64), &text[at + 64..])
-            })
+            });
         },
         Something,
         Something,
