@@ -446,7 +446,7 @@ mod tests {
     /// configuration that is read again is not.
     #[test]
     fn rotated_secrets_need_a_restart() {
-        const TEXT: &str = "[http]\ntoken_env = 'TOKEN'\n[audit.redact]\npatterns = ['a', 'b']\n\
+        const TEXT: &str = "[http]\ntoken_env = 'TOKEN'\n[audit]\nredact = ['zq-1', 'zq-2']\n\
             [auth]\npublic_url = 'https://gateway.example.com'\n\
             [auth.issuers.corp]\nissuer = 'https://id.example.com'\n\
             [auth.issuers.corp.introspection]\nurl = 'https://id.example.com/one'\nclient_id = 'gateway'\n\
