@@ -141,7 +141,11 @@ async fn of_a_process_of_its_own() {
 /// LIB-5: a call that waits in a queue is dropped at every await.
 #[tokio::test]
 async fn of_a_queued_call() {
-    let narrow = |server: &mut ServerConfig| server.queue.concurrency = 1;
+    let narrow = |server: &mut ServerConfig| {
+        server.queue.concurrency = 1;
+        // Its server never answers what is cancelled.
+        server.cancel_grace = Some(Duration::from_millis(50));
+    };
     let mock = echo().tool("hangs", Behaviour::HangUntilCancelled);
     let world = world(&[("one", mock)], narrow).await;
     at_every_await(&world, async |polls| {
