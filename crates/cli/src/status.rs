@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::instance::{Which, get};
+use super::join::entrance::words;
 use super::output::{self, one_line};
 use super::target::run_once;
 use super::world::World;
@@ -117,6 +118,7 @@ fn text(status: &Value) -> String {
         }
     }
     text.push_str(&clients(&status["clients"]));
+    text.push_str(&refused(&status["refused"]));
     let mut upstreams = status["upstreams"].as_array().cloned().unwrap_or_default();
     for server in status["arriving"].as_array().into_iter().flatten() {
         let state = server["state"].as_str().unwrap_or("?");
@@ -158,6 +160,16 @@ fn clients(joined: &Value) -> String {
         ));
     }
     text
+}
+
+/// The clients that did not get in although they have the same configuration, and why.
+fn refused(refused: &Value) -> String {
+    let told = refused.as_array().into_iter().flatten().map(|client| {
+        let differs: Vec<String> = strings(&client["differs"]).map(str::to_owned).collect();
+        let time = one_line(client["time"].as_str().unwrap_or("?"), 40);
+        format!("  a client did not join at {time} and has a gateway of its own: {}\n", words(&differs))
+    });
+    told.collect()
 }
 
 fn row(server: &Value) -> Vec<String> {
@@ -286,6 +298,7 @@ mod tests {
             "instance": "0123456789ab", "version": "1.2.3", "mode": "full", "pid": 7, "uptimeMs": 61_000,
             "addresses": ["127.0.0.1:4848"], "config": "team.toml",
             "clients": [{"name": "editor 1.2", "since": "T1"}, {"since": "T2"}],
+            "refused": [{"time": "T3", "differs": ["variables.HOME", "variables.KEY"]}],
             "counters": {"calls": 5, "failed": 1},
             "reload": {"ok": false, "time": "T", "message": "line 3: no such key", "needsRestart": []},
             "upstreams": [
@@ -306,6 +319,7 @@ mod tests {
           2 clients joined
             editor 1.2, since T1
             a client without a name, since T2
+          a client did not join at T3 and has a gateway of its own: it has other values of KEY (which the configuration names); it has other values of HOME (which every server gets)
           SERVER  STATE          TOOLS  CALLS         PID   MEMORY   UP     RESTARTS  SPEAKS
           files   ready          3      1 +2 waiting  8 +1  12.3 MB  1 min  1         2025-11-25 over stdio (process group only, best effort)
           web     crash-looping  -      -             -     -        -      4         - over stdio

@@ -435,8 +435,10 @@ impl World {
     }
 
     /// What must be equal for a client to join a gateway: the version, the file, its text with the mode and with its file of
-    /// variables, and every variable that the file names or that servers inherit, except the kind of terminal: servers have none.
-    /// Values of variables are digests, but they are made from secrets too, so only the user's own programs may see them.
+    /// variables, every variable that the file names or passes on, those that say whose a process is and what it can reach, and
+    /// the programs that the servers' commands stand for. Everything else, such as the language, is of the gateway's start: SDKs
+    /// start their servers with environments that differ in it. Values of variables are digests, but they are made from secrets
+    /// too, so only the user's own programs may see them.
     pub(crate) fn identity(&self, config: &Config) -> Value {
         let file = self.file(config);
         let mut text = config.gateway.mode.as_str().as_bytes().to_vec();
@@ -451,11 +453,9 @@ impl World {
             Launch::Remote(_) | Launch::Unusable { .. } => None,
         });
         let named = inherited.flatten().chain(&config.interpolated);
-        let mut base = bridgehead_process::base_environment(&self.variables);
-        base.remove("TERM");
         let mut variables: BTreeMap<String, String> = named
             .filter_map(|name| Some((name.clone(), self.environment.variable(name)?.to_owned())))
-            .chain(base)
+            .chain(bridgehead_process::personal_environment(&self.variables))
             .collect();
         for (name, value) in &mut variables {
             let whole = format!("{}\0{name}\0{value}", file.as_deref().unwrap_or(Path::new("")).display());
@@ -466,7 +466,21 @@ impl World {
             "file": file.map(|file| file.display().to_string()),
             "text": trust::digest(&text),
             "variables": variables,
+            "programs": self.programs(config),
         })
+    }
+
+    /// The programs of the servers whose commands are searched for in the `PATH` of this process, by the names of the servers.
+    fn programs(&self, config: &Config) -> BTreeMap<String, PathBuf> {
+        let Some(search) = self.variables.get("PATH") else { return BTreeMap::new() };
+        let program = |server: &ServerConfig| match &server.launch {
+            Launch::Stdio(stdio) if !stdio.env.contains_key("PATH") => {
+                bridgehead_process::find_program(&stdio.command, search)
+            }
+            Launch::Stdio(_) | Launch::Remote(_) | Launch::Unusable { .. } => None,
+        };
+        let found = |server: &ServerConfig| Some((server.name.to_string(), program(server)?));
+        config.servers.iter().filter_map(found).collect()
     }
 
     /// The folder in which a gateway of several clients runs, and the file that it has to be told. A file that was found in the

@@ -35,7 +35,7 @@ pub use error::{GatewayError, OverLimit, missing_scope};
 pub use feeds::{Feed, Feeds};
 pub use gate::{AdminEvent, admin};
 pub use gateway::{Gateway, OfferedTool, Options};
-pub use life::joined::{Joined, JoinedClient};
+pub use life::joined::{Joined, JoinedClient, RefusedClient};
 pub use life::session::Session;
 pub use life::status::{Reload, ServerState, ServerStatus, Status};
 pub use life::{CancelReason, ReloadReport};

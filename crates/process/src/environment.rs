@@ -6,11 +6,16 @@
 
 use std::collections::BTreeMap;
 
+const CERTIFICATES: &str = "certificates to trust";
+const PROXIES: &str = "proxies";
+const FOLDERS: &str = "folders of the user";
+const PARENTS: &str = "gateways above";
+
 /// Every variable that a child gets if the gateway has it, grouped by purpose.
 pub const INHERITED: &[(&str, &[&str])] = &[
     ("to run at all", &["PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"]),
     (
-        "certificates to trust",
+        CERTIFICATES,
         &[
             "SSL_CERT_FILE",
             "SSL_CERT_DIR",
@@ -32,7 +37,7 @@ pub const INHERITED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "proxies",
+        PROXIES,
         &[
             "HTTP_PROXY",
             "http_proxy",
@@ -73,7 +78,7 @@ pub const INHERITED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "folders of the user",
+        FOLDERS,
         &[
             "XDG_BIN_HOME",
             "XDG_CACHE_HOME",
@@ -105,7 +110,7 @@ pub const INHERITED: &[(&str, &[&str])] = &[
             "UV_TOOL_DIR",
         ],
     ),
-    ("gateways above", &["BRIDGEHEAD_PARENTS"]),
+    (PARENTS, &["BRIDGEHEAD_PARENTS"]),
 ];
 
 fn listed() -> impl Iterator<Item = &'static str> {
@@ -131,6 +136,27 @@ pub fn base_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, S
         .collect()
 }
 
+/// The part of it that says whose a process is, and what it can reach: its user, the user's folders, proxies, certificates, and the
+/// gateways above. A process that differs in one of these is another one for its user; one that differs in its language or its
+/// caches is not.
+#[must_use]
+pub fn personal_environment(parent: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut given = base_environment(parent);
+    given.retain(|name, _| is_personal(name));
+    given
+}
+
+/// Whether a variable is one of these.
+#[must_use]
+pub fn is_personal(name: &str) -> bool {
+    let groups =
+        INHERITED.iter().filter(|(group, _)| [CERTIFICATES, PROXIES, FOLDERS, PARENTS].contains(group));
+    ["HOME", "USER"]
+        .into_iter()
+        .chain(groups.flat_map(|(_, names)| names.iter().copied()))
+        .any(|one| one == name)
+}
+
 /// The names of listed variables that no child gets, because their values contain credentials.
 #[must_use]
 pub fn held_back(parent: &BTreeMap<String, String>) -> Vec<&'static str> {
@@ -153,6 +179,19 @@ fn holds_credentials(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    /// JOIN-4: what makes a process another one for its user, and what does not.
+    #[test]
+    fn what_is_personal() {
+        for name in ["HOME", "USER", "XDG_STATE_HOME", "https_proxy", "SSL_CERT_FILE", "BRIDGEHEAD_PARENTS"] {
+            assert!(is_personal(name), "{name}");
+        }
+        for name in ["PATH", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ", "UV_CACHE_DIR", "KEY"] {
+            assert!(!is_personal(name), "{name}");
+        }
+        let parent = map(&[("HOME", "/h"), ("LANG", "C"), ("HTTP_PROXY", "http://a:b@c"), ("NO_PROXY", "d")]);
+        assert_eq!(personal_environment(&parent), map(&[("HOME", "/h"), ("NO_PROXY", "d")]));
+    }
 
     use super::*;
 

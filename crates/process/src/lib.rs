@@ -54,7 +54,9 @@ pub use code::release_code;
 pub use confinement::pretend_landlock;
 pub use confinement::{Confined, Confinement, Files};
 pub use detached::{Detached, detach, give_up_output, leave_session};
-pub use environment::{INHERITED, base_environment, held_back, own_environment};
+pub use environment::{
+    INHERITED, base_environment, held_back, is_personal, own_environment, personal_environment,
+};
 pub use exit::Exit;
 pub use keeper::{Containment, Prepared, Shim, prepare, use_shim};
 pub use limits::{Breach, Effective, Enforced, Limits};
@@ -62,6 +64,6 @@ pub use limits::{Breach, Effective, Enforced, Limits};
 pub use orphans::adopt_orphans;
 pub use output::{OutputError, output, output_blocking};
 pub use passed::passed_sockets;
-pub use spec::{SpawnError, Spec};
+pub use spec::{SpawnError, Spec, find_program};
 pub use stderr::{LineCallback, Stderr};
 pub use view::ProcessView;

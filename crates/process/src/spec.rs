@@ -255,6 +255,17 @@ impl Spec {
     }
 }
 
+/// The file that a program's name stands for in a search path, with links followed. `None` if there is none, or if it is not
+/// searched for because the name is a path.
+#[must_use]
+pub fn find_program(program: &str, search: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return None;
+    }
+    let mut candidates = std::env::split_paths(search).map(|directory| directory.join(program));
+    candidates.find(|path| matches!(look(path), Found::Program))?.canonicalize().ok()
+}
+
 enum Found {
     Program,
     Other,

@@ -262,24 +262,35 @@ impl Looked {
     }
 }
 
-/// How two gateways differ, for people. Names of variables come from the configuration or from a fixed list; values are not told.
-fn words(differs: &[String]) -> String {
+/// How a gateway or client differs from another one, for people, and why that counts. Names of variables come from the
+/// configuration or from a fixed list; values are not told.
+pub(crate) fn words(differs: &[String]) -> String {
     let mut parts = Vec::new();
     let has = |name: &str| differs.iter().any(|one| one == name);
     // With another file the digests of everything else differ too, whatever was digested.
     let other_file = has("file");
     for (name, text, told) in [
         ("version", "it has another version", true),
-        ("file", "it serves another configuration file", true),
-        ("text", "it serves another content or mode of the configuration", !other_file),
+        ("file", "it has another configuration file", true),
+        ("text", "it has another content or mode of the configuration", !other_file),
     ] {
         if told && has(name) {
             parts.push(text.to_owned());
         }
     }
-    let variables: Vec<&str> = differs.iter().filter_map(|one| one.strip_prefix("variables.")).collect();
-    if !variables.is_empty() && !other_file {
-        parts.push(format!("it has other values of {}", one_line(&variables.join(", "), 400)));
+    let below = |prefix: &'static str| differs.iter().filter_map(move |one| one.strip_prefix(prefix));
+    let (personal, named): (Vec<&str>, Vec<&str>) =
+        below("variables.").partition(|name| bridgehead_process::is_personal(name));
+    let programs: Vec<&str> = below("programs.").collect();
+    for (names, what, why) in [
+        (named, "other values of", "which the configuration names"),
+        (personal, "other values of", "which every server gets"),
+        (programs, "another PATH, with another program for", ""),
+    ] {
+        if !names.is_empty() && !other_file {
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            parts.push(format!("it has {what} {}{why}", one_line(&names.join(", "), 400)));
+        }
     }
     if parts.is_empty() {
         parts.push("it differs".to_owned());
@@ -387,12 +398,16 @@ mod tests {
         }
         check(&["version"], "it has another version");
         check(
-            &["text", "variables.PATH"],
-            "it serves another content or mode of the configuration; it has other values of PATH",
+            &["text", "variables.HOME"],
+            "it has another content or mode of the configuration; it has other values of HOME (which every server gets)",
         );
-        check(&["file", "text", "variables.PATH"], "it serves another configuration file");
-        check(&["version", "file"], "it has another version; it serves another configuration file");
-        check(&["variables.LANG", "variables.PATH"], "it has other values of LANG, PATH");
+        check(&["file", "text", "variables.HOME", "programs.a"], "it has another configuration file");
+        check(&["version", "file"], "it has another version; it has another configuration file");
+        check(
+            &["programs.a", "programs.b", "variables.KEY", "variables.HOME", "variables.NO_PROXY"],
+            "it has other values of KEY (which the configuration names); it has other values of HOME, NO_PROXY (which every \
+             server gets); it has another PATH, with another program for a, b",
+        );
         check(&["variables"], "it differs");
     }
 }

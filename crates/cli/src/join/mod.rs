@@ -7,7 +7,7 @@
 //! - [`detached`]: the other side, a gateway that was started for its clients
 
 pub(crate) mod detached;
-mod entrance;
+pub(crate) mod entrance;
 mod folder;
 mod ledger;
 mod pipe;

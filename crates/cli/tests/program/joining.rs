@@ -267,8 +267,14 @@ async fn who_differs_is_not_let_in() {
     let mut clients = vec![join(&place, &config, &[("THE_KEY", "first-secret"), ("LANG", "C")])];
     echo(&mut clients[0], true, "a").await;
     let differs: [(&[(&str, &str)], &str); 3] = [
-        (&[("THE_KEY", "second-secret"), ("LANG", "C")], "it has other values of THE_KEY"),
-        (&[("THE_KEY", "first-secret"), ("LANG", "de_AT.UTF-8")], "it has other values of LANG"),
+        (
+            &[("THE_KEY", "second-secret"), ("LANG", "C")],
+            "it has other values of THE_KEY (which the configuration names)",
+        ),
+        (
+            &[("THE_KEY", "first-secret"), ("USER", "another")],
+            "it has other values of USER (which every server gets)",
+        ),
         (&[("LANG", "C"), ("BRIDGEHEAD_MODE", "readonly")], "another content or mode of the configuration"),
     ];
     for (variables, words) in differs {
@@ -283,15 +289,61 @@ async fn who_differs_is_not_let_in() {
     let copy = place.file("copy.toml", &text);
     let mut client = join(&place, &copy, &[("THE_KEY", "first-secret"), ("LANG", "C")]);
     echo(&mut client, true, "c").await;
-    assert!(client.stderr().contains("it serves another configuration file"), "{}", client.stderr());
+    assert!(client.stderr().contains("it has another configuration file"), "{}", client.stderr());
     let said = client.stderr();
     assert!(!said.contains("values of") && !said.contains("content"), "the rest is not known: {said}");
-    // The same again is let in, also from another terminal.
-    let mut same = join(&place, &config, &[("THE_KEY", "first-secret"), ("LANG", "C"), ("TERM", "another")]);
+    // Clients hide stderr, so the status of the gateway that was not joined says it too.
+    let shown = place.run(&["status"]).await;
+    for words in [
+        "has a gateway of its own: it has other values of THE_KEY",
+        "other values of USER (which every server gets)",
+    ] {
+        assert!(shown.stdout.contains(words) && !shown.stdout.contains("secret"), "{shown:?}");
+    }
+    // The same again is let in, also from another terminal and in another language, and with another PATH that leads to the same
+    // programs.
+    let path = format!("{}:{}", place.path().display(), std::env::var("PATH").unwrap());
+    let other = [("THE_KEY", "first-secret"), ("LANG", "de_AT.UTF-8"), ("TERM", "another"), ("PATH", &path)];
+    let mut same = join(&place, &config, &other);
     echo(&mut same, true, "d").await;
     assert!(same.stderr().contains("joined the running gateway"), "{}", same.stderr());
     assert_eq!(gateways(&place).len(), 5);
     drop((clients, client, same));
+    nothing_is_left(&place).await;
+}
+
+/// JOIN-4: another `PATH` counts only if a server's command stands for another program in it, with links followed.
+#[tokio::test]
+async fn another_path_counts_if_it_leads_elsewhere() {
+    let place = Place::new();
+    let text =
+        "[gateway]\nlinger_ms = 0\n[servers.one]\ncommand = \"the-server\"\nargs = [\"demo-server\"]\n";
+    let config = place.file("bridgehead.toml", text);
+    let path = |name: &str| {
+        let folder = place.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let file = folder.join("the-server");
+        match name {
+            "script" => {
+                let text = format!("#!/bin/sh\nexec '{}' \"$@\"\n", program().display());
+                std::fs::write(&file, text).unwrap();
+                std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            _ => std::os::unix::fs::symlink(program(), &file).unwrap(),
+        }
+        format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+    };
+    let [one, other, elsewhere] = ["one", "other", "script"].map(path);
+    let mut clients = Vec::new();
+    for (path, gateways_then) in [(&one, 1), (&other, 1), (&elsewhere, 2)] {
+        let mut client = join(&place, &config, &[("PATH", path)]);
+        echo(&mut client, true, "a").await;
+        assert_eq!(gateways(&place).len(), gateways_then, "{path}: {}", client.stderr());
+        clients.push(client);
+    }
+    let shown = place.run(&["status"]).await;
+    assert!(shown.stdout.contains("it has another PATH, with another program for one"), "{shown:?}");
+    drop(clients);
     nothing_is_left(&place).await;
 }
 
@@ -370,10 +422,10 @@ async fn a_gateway_that_does_not_answer() {
         (&copy, "C", "(pid 1) cannot be joined: it does not answer"),
         // The other one is farther.
         (&config, "C", "(pid 1) cannot be joined: it does not answer"),
-        (&config, "de_AT.UTF-8", "it has other values of LANG"),
+        (&config, "D", "it has other values of USER"),
     ];
-    for (file, language, words) in starts {
-        let mut client = join(&place, file, &[("LANG", language)]);
+    for (file, user, words) in starts {
+        let mut client = join(&place, file, &[("USER", user)]);
         echo(&mut client, true, "a").await;
         let said = client.stderr();
         assert!(said.contains("starting another gateway, because the running one"), "{said}");

@@ -81,6 +81,7 @@ impl Joining {
         };
         let differs = differences(&own, &theirs);
         if !differs.is_empty() {
+            gateway.refuse(&differs);
             return refused("the client and the gateway differ", &differs);
         }
         if gateway.joined_count() >= MOST_JOINED {

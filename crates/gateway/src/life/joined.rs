@@ -26,6 +26,21 @@ pub struct JoinedClient {
     pub since: String,
 }
 
+/// A client that was not let in, as the status shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedClient {
+    /// When it last tried, in UTC.
+    pub time: String,
+    /// The names of what differs, without values: `text`, `variables.NAME`, `programs.SERVER`.
+    pub differs: Vec<String>,
+}
+
+/// How many refused clients are remembered, each once for what differs.
+const MOST_REFUSED: usize = 8;
+/// How many names of each are remembered, and how much of a name.
+const MOST_NAMES: (usize, usize) = (16, 128);
+
 /// All joined clients of one gateway.
 #[derive(Debug)]
 pub(crate) struct JoinedClients {
@@ -33,6 +48,8 @@ pub(crate) struct JoinedClients {
     table: Mutex<Vec<Entry>>,
     count: watch::Sender<usize>,
     identity: Mutex<Option<Value>>,
+    /// The latest last.
+    refused: Mutex<Vec<RefusedClient>>,
 }
 
 #[derive(Debug)]
@@ -45,7 +62,7 @@ struct Entry {
 impl Default for JoinedClients {
     fn default() -> Self {
         let (next, table, identity) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
-        Self { next, table, count: watch::Sender::new(0), identity }
+        Self { next, table, count: watch::Sender::new(0), identity, refused: Mutex::default() }
     }
 }
 
@@ -58,6 +75,11 @@ impl JoinedClients {
             since: entry.since.clone(),
         };
         table.iter().map(one).collect()
+    }
+
+    /// Those that were not let in, the latest last.
+    pub(crate) fn describe_refused(&self) -> Vec<RefusedClient> {
+        self.refused.lock().clone()
     }
 }
 
@@ -89,6 +111,23 @@ impl Gateway {
             clients.count.send_replace(table.len());
         }
         Joined { clients, number }
+    }
+
+    /// Notes that a client was not let in because of what differs. One with another configuration file is none of ours.
+    #[doc(hidden)]
+    pub fn refuse(&self, differs: &[String]) {
+        if differs.iter().any(|name| name == "file") {
+            return;
+        }
+        let (count, length) = MOST_NAMES;
+        let short = |name: &String| name.chars().take(length).collect();
+        let differs: Vec<String> = differs.iter().take(count).map(short).collect();
+        let mut refused = self.inner().joined.refused.lock();
+        refused.retain(|known| known.differs != differs);
+        if refused.len() == MOST_REFUSED {
+            refused.remove(0);
+        }
+        refused.push(RefusedClient { time: format!("{:.3}", jiff::Timestamp::now()), differs });
     }
 
     /// How many clients have joined.
@@ -165,6 +204,33 @@ mod tests {
         alone.await.unwrap();
         assert_eq!(left.elapsed(), linger);
         assert_eq!(gateway.joined_count(), 0);
+    }
+
+    /// JOIN-4: the status says what differed for clients that were not let in, the latest last, bounded and each case once. One that has
+    /// another configuration file is not mentioned.
+    #[tokio::test]
+    async fn the_status_says_who_was_not_let_in() {
+        let gateway = Gateway::new(Options::default()).unwrap();
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        gateway.refuse(&names(&["file", "text", "variables.HOME"]));
+        assert!(gateway.health().get("refused").is_none());
+        for case in [&["variables.HOME"][..], &["text"], &["variables.HOME"]] {
+            gateway.refuse(&names(case));
+        }
+        let told = gateway.status().refused;
+        assert_eq!(
+            told.iter().map(|one| one.differs.clone()).collect::<Vec<_>>(),
+            [["text"], ["variables.HOME"]]
+        );
+        assert!(gateway.health()["refused"][1]["time"].is_string());
+        let many: Vec<String> = (0..100).map(|number| format!("{number}{}", "x".repeat(1_000))).collect();
+        gateway.refuse(&many);
+        many.iter().for_each(|one| gateway.refuse(std::slice::from_ref(one)));
+        let told = gateway.status().refused;
+        assert_eq!(told.len(), MOST_REFUSED);
+        gateway.refuse(&many);
+        let last = gateway.status().refused.pop().unwrap().differs;
+        assert_eq!((last.len(), last[0].chars().count()), MOST_NAMES);
     }
 
     /// JOIN-4: the status names the joined clients, in the order in which they came.

@@ -23,7 +23,7 @@ use crate::access::Principal;
 use crate::catalog::offers::without_effect;
 use crate::catalog::similar::similar;
 use crate::gateway::{Gateway, Inner};
-use crate::life::joined::JoinedClient;
+use crate::life::joined::{JoinedClient, RefusedClient};
 use crate::relay::queue::Queues;
 
 /// The number of failed attempts in a row from which a server counts as crash-looping.
@@ -53,6 +53,9 @@ pub struct Status {
     /// The clients that have joined over the control socket.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<JoinedClient>,
+    /// Clients of the same configuration that were not let in, and what differs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedClient>,
     /// Its servers, in the order of the configuration.
     pub upstreams: Vec<ServerStatus>,
     /// Servers of a new configuration that are being started and will take effect together.
@@ -349,7 +352,7 @@ impl Inner {
             server.conceal();
         }
         status.reload = None;
-        status.clients = Vec::new();
+        (status.clients, status.refused) = (Vec::new(), Vec::new());
         status.queues = Vec::new();
         status.counters = json!({"toolsHiddenByMode": view.hidden});
         status
@@ -372,6 +375,7 @@ impl Inner {
             addresses,
             reload,
             clients: self.joined.describe(),
+            refused: self.joined.describe_refused(),
             upstreams: upstreams.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
             arriving: arriving.iter().map(|upstream| describe(upstream, &self.queues)).collect(),
             queues: self.queues.named().iter().map(|queue| queue.describe()).collect(),
