@@ -39,6 +39,7 @@ export async function check(upstream, name, body, patience = PATIENCE_MS) {
  * is given whenever the client is told that the list of tools has changed.
  */
 export async function run(connect) {
+  if (job.cold) return cold(connect);
   let client;
   const changes = { seen: 0 };
   const connected = await check('', 'connect', async () => {
@@ -61,6 +62,33 @@ export async function run(connect) {
       await check(upstream, 'change', () => change(client, call, upstream, changes));
     }
     await check('', 'close', () => close(client));
+  }
+  finish();
+}
+
+/** Instead of everything else: one list right after the connection, as of a client that never asks again, and a call. */
+async function cold(connect) {
+  const { start, servers, within_ms } = job.cold;
+  const started = Date.now();
+  let client;
+  await check('', start, async () => {
+    client = await connect(() => {});
+    const tools = await client.list();
+    const took = Date.now() - started;
+    for (const [server, expected] of Object.entries(servers)) {
+      const own = tools.filter((tool) => tool.name.startsWith(`${server}__`)).length;
+      assert.equal(own, expected, `tools of ${server} after ${took} ms`);
+    }
+    assert.ok(took < within_ms, `it took ${took} ms`);
+    return `${tools.length} tools after ${took} ms`;
+  });
+  if (client) {
+    await check('', `${start}: call`, async () => {
+      const thought = { thought: 'slowly', thoughtNumber: 1, totalThoughts: 1, nextThoughtNeeded: false };
+      const result = await client.call('slow__sequentialthinking', thought);
+      assert.ok(!result.isError, JSON.stringify(result));
+    });
+    await check('', `${start}: close`, () => close(client));
   }
   finish();
 }

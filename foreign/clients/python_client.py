@@ -167,8 +167,26 @@ async def list_tools(client: Client) -> str:
     return f"{len(tools)} tools"
 
 
+async def cold(client: Client, job: dict[str, Any], started: float) -> str:
+    """One list right after the connection, as of a client that never asks again."""
+    tools = (await client.list_tools()).tools
+    took = (time.monotonic() - started) * 1000
+    for server, expected in job["cold"]["servers"].items():
+        own = [tool.name for tool in tools if tool.name.startswith(f"{server}__")]
+        assert len(own) == expected, f"{len(own)} tools of {server} after {took:.0f} ms"
+    assert took < job["cold"]["within_ms"], f"it took {took:.0f} ms"
+    return f"{len(tools)} tools after {took:.0f} ms"
+
+
+async def call_slow(client: Client) -> None:
+    thought = {"thought": "slowly", "thoughtNumber": 1, "totalThoughts": 1, "nextThoughtNeeded": False}
+    result = await client.call_tool("slow__sequentialthinking", thought)
+    assert not result.is_error, result
+
+
 async def main() -> None:
     job = json.loads(sys.argv[1])
+    started = time.monotonic()
     if job["transport"] == "stdio":
         server = StdioServerParameters(command=job["command"], args=job["args"], env=job["env"])
     else:
@@ -177,6 +195,11 @@ async def main() -> None:
     closing = 0.0
     try:
         async with Client(server, mode=MODES[job["era"]], message_handler=changes.note) as client:
+            if "cold" in job:
+                start = job["cold"]["start"]
+                await check("", start, lambda: cold(client, job, started))
+                await check("", f"{start}: call", lambda: call_slow(client))
+                return
             version = client.protocol_version
             tell("", "connect", version == REVISIONS[job["era"]], str(version))
             await check("", "list", lambda: list_tools(client))

@@ -6,6 +6,7 @@
 
 mod access;
 mod clients;
+mod cold;
 mod connect;
 mod hour;
 mod install;
@@ -26,7 +27,7 @@ pub(crate) use install::{packages as install_packages, succeed};
 use outcome::Outcomes;
 pub(crate) use program::{MARK, command, leftovers, mark, wait};
 
-const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access|connect|hour] [--json FILE]";
+const USAGE: &str = "usage: cargo xtask foreign [--full] [--only clients|servers|remote|interactive|access|connect|cold|hour] [--json FILE]";
 /// How often the long form repeats the clients, to catch races.
 const FULL_ROUNDS: u32 = 5;
 
@@ -46,6 +47,7 @@ enum Part {
     Interactive,
     Access,
     Connect,
+    Cold,
     /// Not part of a whole run, because it needs the packages that `cargo xtask package` makes.
     Hour,
 }
@@ -65,6 +67,7 @@ impl Options {
                         Some(&"interactive") => Part::Interactive,
                         Some(&"access") => Part::Access,
                         Some(&"connect") => Part::Connect,
+                        Some(&"cold") => Part::Cold,
                         Some(&"hour") => Part::Hour,
                         _ => bail!("--only needs the name of a part; {USAGE}"),
                     });
@@ -125,6 +128,9 @@ fn observe(installed: &Installed, options: &Options) -> Result<Outcomes> {
     }
     if wanted(Part::Connect) {
         connect::run(installed, &mut outcomes)?;
+    }
+    if wanted(Part::Cold) {
+        cold::run(installed, &mut outcomes)?;
     }
     if options.only == Some(Part::Hour) {
         hour::run(installed, &mut outcomes)?;

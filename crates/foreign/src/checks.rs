@@ -1,5 +1,6 @@
 //! The requests made to the gateway through rmcp, and the answers it must give.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -63,6 +64,27 @@ pub(crate) async fn list(connection: &Connection, upstreams: &[&str]) -> Result<
     let echo = tools.iter().find(|tool| tool.name == "new__echo").context("no tool new__echo")?;
     ensure!(echo.input_schema.get("required") == Some(&json!(["text"])), "{:?}", echo.input_schema);
     Ok(((), format!("{} tools", tools.len())))
+}
+
+/// Every server has as many tools as it should; returns how many there are in all.
+pub(crate) async fn count(connection: &Connection, servers: &BTreeMap<String, usize>) -> Result<usize> {
+    let tools = connection.list_tools(None).await?.tools;
+    for (server, expected) in servers {
+        let own = tools.iter().filter(|tool| tool.name.starts_with(&format!("{server}__"))).count();
+        ensure!(own == *expected, "{own} tools of {server} instead of {expected}");
+    }
+    Ok(tools.len())
+}
+
+/// The server that starts slowly answers a call.
+pub(crate) async fn call_slow(connection: &Connection) -> Result<()> {
+    let thought =
+        json!({"thought": "slowly", "thoughtNumber": 1, "totalThoughts": 1, "nextThoughtNeeded": false});
+    let order = CallToolRequestParams::new("slow__sequentialthinking");
+    let order = order.with_arguments(thought.as_object().cloned().unwrap_or_default());
+    let result = connection.call_tool(order).await?;
+    ensure!(result.is_error != Some(true), "{result:?}");
+    Ok(())
 }
 
 impl Checks<'_> {

@@ -50,6 +50,18 @@ struct Job {
     command: String,
     args: Vec<String>,
     env: BTreeMap<String, String>,
+    cold: Option<Cold>,
+}
+
+/// Instead of everything else: one list right after the connection, as of a client that never asks again, and a call.
+#[derive(Deserialize)]
+struct Cold {
+    /// Which start it is.
+    start: String,
+    /// How many tools each server has.
+    servers: BTreeMap<String, usize>,
+    /// How long the connection and the list may take together.
+    within_ms: u64,
 }
 
 /// Whether any check failed so far.
@@ -83,7 +95,9 @@ async fn main() -> Result<ExitCode> {
     let job = std::env::args().nth(1).context("the job is missing: pass it as JSON in the first argument")?;
     let job: Job = serde_json::from_str(&job).context("the job in the first argument cannot be parsed")?;
     let mut outcomes = Outcomes { failed: false };
-    if let Some(connection) = outcomes.check("", "connect", connect(&job)).await {
+    if let Some(cold) = &job.cold {
+        run_cold(&mut outcomes, &job, cold).await;
+    } else if let Some(connection) = outcomes.check("", "connect", connect(&job)).await {
         run(&mut outcomes, &connection).await;
         outcomes.check("", "close", close(connection, &job.transport)).await;
     }
@@ -103,6 +117,21 @@ async fn run(outcomes: &mut Outcomes, connection: &Connection) {
         outcomes.check(upstream, "arguments", silent(checks.wrong_arguments())).await;
         outcomes.check(upstream, "unknown tool", silent(checks.unknown_tool())).await;
         outcomes.check(upstream, "change", silent(checks.change())).await;
+    }
+}
+
+async fn run_cold(outcomes: &mut Outcomes, job: &Job, cold: &Cold) {
+    let started = Instant::now();
+    let listing = async {
+        let (connection, _) = connect(job).await?;
+        let listed = checks::count(&connection, &cold.servers).await?;
+        let took = started.elapsed().as_millis();
+        ensure!(took < cold.within_ms.into(), "it took {took} ms");
+        Ok((connection, format!("{listed} tools after {took} ms")))
+    };
+    if let Some(connection) = outcomes.check("", &cold.start, listing).await {
+        outcomes.check("", &format!("{}: call", cold.start), silent(checks::call_slow(&connection))).await;
+        outcomes.check("", &format!("{}: close", cold.start), close(connection, &job.transport)).await;
     }
 }
 

@@ -15,15 +15,15 @@ use super::outcome::{Outcome, Outcomes};
 use super::program::{Gateway, MARK, command, drive, leftovers, mark};
 
 /// A driver in `foreign/clients` or `crates/foreign`, and the eras that its SDK speaks.
-struct Driver {
-    name: &'static str,
-    eras: &'static [&'static str],
-    program: fn(&Installed) -> Command,
+pub(super) struct Driver {
+    pub(super) name: &'static str,
+    pub(super) eras: &'static [&'static str],
+    pub(super) program: fn(&Installed) -> Command,
 }
 
 const BOTH: &[&str] = &["legacy", "modern"];
 
-const DRIVERS: [Driver; 5] = [
+pub(super) const DRIVERS: [Driver; 5] = [
     Driver { name: "TypeScript SDK v1", eras: &["legacy"], program: |at| script(at, "ts-v1.mjs") },
     Driver { name: "TypeScript SDK v2", eras: BOTH, program: |at| script(at, "ts-v2.mjs") },
     Driver { name: "Inspector CLI", eras: BOTH, program: |at| script(at, "inspector.mjs") },
@@ -51,7 +51,8 @@ pub(crate) fn run(installed: &Installed, outcomes: &mut Outcomes) -> Result<()> 
                     "url": gateway.as_ref().map_or("", |gateway| &gateway.url),
                     "command": installed.gateway(),
                     "args": ["serve", "--stdio", "--config", config],
-                    "env": {MARK: mark, "XDG_STATE_HOME": installed.logs()},
+                    // A home of its own: a list that was saved under another client would have its new tools.
+                    "env": {MARK: mark, "XDG_STATE_HOME": installed.logs().join(format!("{name}.state"))},
                 });
                 let told = drive(&name, (driver.program)(installed).env(MARK, &mark), &order, &log)?;
                 outcomes.clients.told(driver.name, era, transport, told);

@@ -43,6 +43,8 @@ pub(crate) struct Outcomes {
     pub(crate) hour: Group,
     /// By client that the gateway writes itself into.
     pub(crate) connect: Group,
+    /// By client that lists once, right after its start.
+    pub(crate) cold: Group,
     /// Whether processes ended.
     pub(crate) processes: Group,
 }
@@ -123,6 +125,7 @@ impl Outcomes {
             &self.access,
             &self.hour,
             &self.connect,
+            &self.cold,
             &self.processes,
         ];
         groups.into_iter().flat_map(|group| &group.0)
@@ -148,6 +151,7 @@ impl Outcomes {
             (&self.access, "sign-in: client · era · way"),
             (&self.hour, "steps"),
             (&self.connect, "connected client · way"),
+            (&self.cold, "cold start: client · era · transport"),
         ];
         // A part that was not run has no table.
         let tables = tables.into_iter().filter(|(group, _)| !group.0.is_empty());
@@ -179,6 +183,7 @@ impl Outcomes {
             "access": group(&self.access),
             "hour": group(&self.hour),
             "connect": group(&self.connect),
+            "cold": group(&self.cold),
             "processes": group(&self.processes),
         })
     }

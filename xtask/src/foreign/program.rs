@@ -68,7 +68,7 @@ impl Gateway {
             .args(["serve", "--listen", listen, "--config"])
             .arg(config)
             .env(MARK, mark)
-            .env("XDG_STATE_HOME", log.parent().unwrap_or(Path::new(".")))
+            .env("XDG_STATE_HOME", log.with_extension("state"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
