@@ -89,7 +89,8 @@ pub struct GatewaySettings {
     pub startup_timeout: Duration,
     /// How many server processes are launched at the same time.
     pub init_concurrency: usize,
-    /// How long the first list of tools waits for servers that are still starting.
+    /// How long the first list of tools waits for a silent server that is still starting and has no saved list; five times as
+    /// long for a process that has not answered yet.
     pub list_wait: Duration,
     /// How long a gateway that its clients share stays after the last of them has left.
     pub linger: Duration,

@@ -29,6 +29,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// The result of a legacy `initialize` that negotiated `revision`.
     fn initialize(&self, principal: &Principal, revision: Revision) -> Raw;
 
+    /// Resolves when the handshake may be answered: a starting backend may soon have more to say.
+    fn wait_for_instructions(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// The arguments of a tool that travel as `Mcp-Param-*` headers too; none for an unknown tool.
     fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]>;
 
@@ -69,6 +74,10 @@ impl Backend for Gateway {
 
     fn initialize(&self, principal: &Principal, revision: Revision) -> Raw {
         Self::initialize(self, principal, revision)
+    }
+
+    fn wait_for_instructions(&self) -> impl Future<Output = ()> + Send {
+        Self::wait_for_instructions(self)
     }
 
     fn header_parameters(&self, principal: &Principal, tool: &str) -> Arc<[HeaderParameter]> {

@@ -289,6 +289,10 @@ impl<B: Backend> Connection<B> {
     }
 
     async fn single(&mut self, message: Message, bytes: usize) {
+        if matches!(&message, Message::Request(request) if request.method == Method::Initialize) {
+            // Its client sends nothing else before it has the answer.
+            Box::pin(self.backend.wait_for_instructions()).await;
+        }
         match message {
             Message::Request(request) => match self.step(request) {
                 Step::Done(id, outcome) => {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ use crate::surface::refused::RefusedRequest;
 use crate::surface::tools::has_scopes;
 use crate::surface::{capabilities, is_served, not_offered, rpc_code};
 
-/// Every feature of a server that a legacy client can use.
+/// Every feature of a server that a legacy client can use, and a modern one besides the extensions.
 const EVERYTHING: Features = Features {
     prompts: true,
     resources: true,
@@ -203,8 +204,10 @@ pub(crate) struct Inner {
     changes: watch::Sender<u64>,
     /// How many servers are still starting, according to the catalog.
     pub(crate) starting: watch::Sender<usize>,
-    /// The time until which lists wait for starting servers; set by the first list.
-    pub(crate) list_deadline: Mutex<Option<Instant>>,
+    /// Whether a modern client was told that everything is served, because servers were still starting.
+    declared_everything: AtomicBool,
+    /// Since when lists wait for starting servers; set by the first list.
+    pub(crate) lists_wait_since: Mutex<Option<Instant>>,
     pub(crate) upstream_changed: Arc<Notify>,
     pub(crate) records: ServerRecords,
     pub(crate) about: About,
@@ -290,7 +293,8 @@ impl Gateway {
                 feeds: Feeds::default(),
                 changes: watch::Sender::new(0),
                 starting: watch::Sender::new(0),
-                list_deadline: Mutex::default(),
+                declared_everything: AtomicBool::new(false),
+                lists_wait_since: Mutex::default(),
                 upstream_changed: Arc::new(Notify::new()),
                 records: ServerRecords::new(clock, log_lines),
                 about,
@@ -428,8 +432,7 @@ impl Gateway {
             Some(ClientMethod::ToolsCall) => self.call_tool(caller, request, progress).await,
             Some(ClientMethod::Discover) => {
                 self.admit(&caller.principal, method)?;
-                // The features of servers are known once they have started.
-                self.wait_for_servers().await;
+                self.wait_for_instructions().await;
                 Ok(self.0.discover(&caller.principal))
             }
             Some(ClientMethod::PromptsGet) => Box::pin(self.get_prompt(caller, request, progress)).await,
@@ -457,7 +460,7 @@ impl Gateway {
 
     /// Whether a method is served to a principal's clients of an era: what is declared is served, and nothing
     /// else. Legacy clients were told once, perhaps while servers were still starting, so they are served
-    /// everything possible.
+    /// everything possible; so are modern clients once one of them asked that early.
     #[doc(hidden)]
     pub fn serves(&self, principal: &Principal, era: Era, method: &Method) -> bool {
         // These are always served: skip the lookup.
@@ -466,7 +469,10 @@ impl Gateway {
         }
         let features = match era {
             Era::Legacy => EVERYTHING,
-            Era::Modern => self.0.view(principal).features,
+            Era::Modern => match self.0.declared_everything.load(Ordering::Acquire) {
+                true => EVERYTHING.or(self.0.view(principal).features),
+                false => self.0.view(principal).features,
+            },
         };
         is_served(method, features)
     }
@@ -561,10 +567,9 @@ impl Gateway {
         self.0.changes.subscribe()
     }
 
-    /// Waits until no server is starting any more.
+    /// Waits until no server is starting any more, even if it is listed already because its list is saved.
     pub async fn settled(&self) {
-        let mut starting = self.0.starting.subscribe();
-        let _ = starting.wait_for(|starting| *starting == 0).await;
+        self.learns(|_| false).await;
     }
 
     /// Waits until a tool of that name is known, or no server is starting any more. Returns whether the tool
@@ -586,8 +591,9 @@ impl Gateway {
     async fn learns(&self, is_known: impl Fn(&Catalog) -> bool) -> bool {
         let mut starting = self.0.starting.subscribe();
         let known = || is_known(&self.0.catalog.load());
+        let settled = || self.0.catalog.load().provisional == 0;
         // Sent with every merge, even if the number is the same.
-        let _ = starting.wait_for(|starting| *starting == 0 || known()).await;
+        let _ = starting.wait_for(|starting| *starting == 0 && settled() || known()).await;
         known()
     }
 
@@ -712,11 +718,16 @@ impl Inner {
 
     fn discover(&self, principal: &Principal) -> Spliced {
         let catalog = self.view(principal);
+        let mut features = catalog.features;
+        if catalog.starting > 0 {
+            self.declared_everything.store(true, Ordering::Release);
+            features = EVERYTHING.or(features);
+        }
         with_instructions(
             &catalog,
             &json!({
                 "supportedVersions": [Revision::MODERN.as_str()],
-                "capabilities": capabilities(catalog.features, catalog.experimental.as_ref(), Era::Modern),
+                "capabilities": capabilities(features, catalog.experimental.as_ref(), Era::Modern),
                 "ttlMs": 0,
                 "cacheScope": "private",
                 "resultType": "complete",

@@ -183,7 +183,7 @@ async fn denied_and_unknown_wait_alike() {
     let slow = || Mock::legacy().tool("red_tool", Behaviour::Echo).on_initialize(Initialize::Silent);
     let rules = vec![PolicyRule { deny_tools: on(&["m/blue*"]), ..colour("ada", 1, "red") }];
     let world = World::start_with(&[("m", slow()), ("n", slow())], rules, |options| {
-        options.servers.iter_mut().for_each(|server| server.request_timeout = Some(Duration::from_secs(20)));
+        options.servers.iter_mut().for_each(|server| server.request_timeout = Some(Duration::from_secs(40)));
     });
     let ada = Client::new(&user("ada"), LEGACY);
     let took = async |method: &str, params: Value| {

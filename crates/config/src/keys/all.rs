@@ -62,7 +62,7 @@ pub const KEYS: &[Key] = &[
     works(Gateway, "request_timeout_ms", DURATION, "300000", "How long a call may stay silent; progress restarts the clock."),
     works(Gateway, "max_total_ms", DURATION, "3600000", "How long a call may take in total, with or without progress."),
     works(Gateway, "startup_timeout_ms", DURATION, "30000", "How long the gateway itself may take to start."),
-    works(Gateway, "list_wait_ms", DURATION_OR_ZERO, "5000", "How long the first list of tools waits for servers that are still starting."),
+    works(Gateway, "list_wait_ms", DURATION_OR_ZERO, "5000", "How long the first list of tools waits for a silent server that is still starting and has no saved list; five times as long for a process that has not answered yet."),
     works(Gateway, "linger_ms", DURATION_OR_ZERO, "30000", "How long a gateway that `serve --stdio` started stays after its last client has left."),
     works(Gateway, "question_timeout_ms", DURATION, "600000", "How long a client has to answer a question that a server asks during a call; then the question is cancelled."),
     works(Gateway, "cancel_grace_ms", DURATION_OR_ZERO, "5000", "How long a cancelled call keeps its lock and its places in queues and limits, unless its server answers it or ends first. Its client does not wait."),

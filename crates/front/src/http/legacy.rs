@@ -37,7 +37,11 @@ use crate::panics::guarded;
 use crate::stdio::{MAX_BATCH, PROGRESS_CAPACITY, batch_answer, malformed_response, not_in_a_batch};
 
 /// Opens a session.
-pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, request: &Request) -> Reply {
+pub(crate) async fn initialize<B: Backend>(
+    front: &Front<B>,
+    principal: Principal,
+    request: &Request,
+) -> Reply {
     let id = &request.id;
     let admitted = front.backend.admit(&principal, &request.method);
     let revision = match admitted.and_then(|()| era::negotiate(request.params.as_ref())) {
@@ -62,6 +66,7 @@ pub(crate) fn initialize<B: Backend>(front: &Front<B>, principal: Principal, req
     }
     // Starts the feed: changes from now on are announced, even those that come before the client opens its stream.
     drop(front.backend.feed(&session.principal, &session.identity));
+    front.backend.wait_for_instructions().await;
     let mut reply =
         Answer::new(id, Ok(&front.backend.initialize(&session.principal, revision).into())).into_reply();
     if let Ok(value) = HeaderValue::try_from(session.id.to_string()) {

@@ -140,7 +140,7 @@ async fn requested<B: Backend>(front: &Front<B>, posted: Posted<'_>, request: Re
             }
             Err(refused) => *refused,
         },
-        Served::Initialize => legacy::initialize(front, principal, &request),
+        Served::Initialize => Box::pin(legacy::initialize(front, principal, &request)).await,
         Served::Legacy => match legacy::session(front, &principal, headers, said) {
             Ok(lease) => {
                 let prefers = headers::prefers_events(headers);

@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: std::sync::Mutex<Vec<Session>>,
     /// Whether it has not started yet.
     pub(crate) starting: std::sync::atomic::AtomicBool,
+    /// How long its instructions take, in milliseconds.
+    pub(crate) instructions_ms: std::sync::atomic::AtomicU64,
 }
 
 impl std::ops::Deref for Fake {
@@ -69,6 +71,7 @@ impl Fake {
             panics: std::sync::Mutex::default(),
             sessions: std::sync::Mutex::default(),
             starting: std::sync::atomic::AtomicBool::new(false),
+            instructions_ms: std::sync::atomic::AtomicU64::new(0),
         }))
     }
 
@@ -226,6 +229,13 @@ impl Backend for Fake {
             Method::ToolsCall => self.call(&caller.principal, request, progress).await,
             Method::Listen => self.listen(progress).await,
             _ => Err(RpcError::new(code::METHOD_NOT_FOUND, "no such method")),
+        }
+    }
+
+    async fn wait_for_instructions(&self) {
+        let ms = self.instructions_ms.load(Ordering::SeqCst);
+        if ms > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
         }
     }
 

@@ -116,6 +116,34 @@ async fn the_number_of_sessions_is_bounded() {
     server.session("2025-06-18").await;
 }
 
+/// SRV-3: the answer to `initialize` waits for instructions, over stdio and over HTTP, and no other answer does.
+#[tokio::test(start_paused = true)]
+async fn a_handshake_waits_for_instructions() {
+    let fake = Fake::new();
+    fake.instructions_ms.store(200, Ordering::SeqCst);
+    let began = tokio::time::Instant::now();
+    let elapsed = || began.elapsed().as_millis();
+    let mut client = crate::lines::Client::legacy(&fake, "2025-06-18").await;
+    assert!((200..210).contains(&elapsed()), "{} ms", elapsed());
+    client.check_usable().await;
+    let settings = HttpSettings::default();
+    let service = router(fake.clone(), &settings, authenticator(&settings, None), CancellationToken::new());
+    let post = async |session: Option<&str>, body: String| {
+        let request = Request::post("/mcp")
+            .header("host", "localhost")
+            .header("accept", "*/*")
+            .header("content-type", "application/json")
+            .header("mcp-session-id", session.unwrap_or("none"));
+        let answer = service.answer(request.body(Full::new(Bytes::from(body))).unwrap()).await;
+        assert_eq!(answer.status(), 200);
+        answer.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned())
+    };
+    let session = post(None, initialize("1", "2025-06-18")).await;
+    assert!((400..420).contains(&elapsed()), "{} ms", elapsed());
+    post(session.as_deref(), legacy("2", "tools/list", "")).await;
+    assert!(elapsed() < 420, "{} ms", elapsed());
+}
+
 /// Without a socket, so that the clock can be paused.
 #[tokio::test(start_paused = true)]
 async fn idle_sessions_expire_unless_a_call_is_in_flight() {

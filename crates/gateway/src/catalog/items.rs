@@ -167,7 +167,7 @@ impl<N: NativeItem> Merged<N> {
         server_info: &Raw,
         before: Option<&Arc<Self>>,
     ) -> Arc<Self> {
-        let complete = offers.starting.is_empty();
+        let complete = offers.is_settled();
         let of_kind = || offers.all.iter().filter(|offer| !kind.of(&offer.share).is_empty());
         if let Some(before) = before
             && before.lists.is_complete() == complete

@@ -19,9 +19,9 @@ pub(crate) mod view;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use bridgehead_config::{Mode, Prefix, ResourceUris};
+use bridgehead_config::{Isolation, Mode, Prefix, ResourceUris};
 use bridgehead_schema::HeaderParameter;
-use bridgehead_upstream::{Features, Lists as Changed, Tool, Upstream};
+use bridgehead_upstream::{Features, Lists as Changed, Tool, Upstream, UpstreamState};
 use bridgehead_wire::{Object, Raw, Revision, Spliced, key};
 use tracing::debug;
 
@@ -57,6 +57,8 @@ pub(crate) struct Route {
     pub(crate) lock: Option<ToolLock>,
     /// Set if the mode does not admit the tool: it is not listed, and the error for a call names the mode.
     pub(crate) excluded_by: Option<Mode>,
+    /// Whether this is from a saved list, and not from what the server said in this run.
+    pub(crate) saved: bool,
     /// The definition as lists show it: under the offered name, every other byte from the server.
     pub(crate) definition: Raw,
     /// A hash of the definition.
@@ -69,6 +71,31 @@ impl Route {
             Target::Native(_) => None,
             Target::Upstream { tool, .. } => Some(&tool.headers),
         }
+    }
+
+    /// The server that runs it.
+    pub(crate) fn upstream(&self) -> Option<&Upstream> {
+        match &self.target {
+            Target::Native(_) => None,
+            Target::Upstream { upstream, .. } => Some(upstream),
+        }
+    }
+
+    /// Whether its server is about to list, for this call or anyway, what it has now. Such a route is shown, but no call is decided
+    /// and checked by it.
+    #[inline]
+    pub(crate) fn is_provisional(&self) -> bool {
+        self.saved && self.upstream().is_some_and(will_list)
+    }
+}
+
+#[cold]
+fn will_list(upstream: &Upstream) -> bool {
+    match upstream.state() {
+        UpstreamState::Starting { .. } | UpstreamState::Ready(_) | UpstreamState::Restarting(_) => true,
+        // A call to any other server that sleeps wakes a process of its own.
+        UpstreamState::Asleep(_) => upstream.config().isolation == Isolation::Shared,
+        UpstreamState::Failed(_) | UpstreamState::Stopped => false,
     }
 }
 
@@ -139,8 +166,10 @@ pub(crate) struct Catalog {
     /// whose they are.
     pub(crate) experimental: Option<Raw>,
     instructions: OnceLock<Option<Raw>>,
-    /// How many servers are still starting.
+    /// How many servers are still starting, of which nothing is known.
     pub(crate) starting: usize,
+    /// How many more are starting behind their saved lists.
+    pub(crate) provisional: usize,
     /// Their names. A view has only the names that it may show.
     missing: Vec<Arc<str>>,
     /// How many tools the mode hides.
@@ -221,9 +250,10 @@ impl Catalog {
             templates,
             uris: shape.uris,
             experimental,
-            lists: Lists::new("tools", pages, offers.starting.is_empty(), server_info.clone()),
+            lists: Lists::new("tools", pages, offers.is_settled(), server_info.clone()),
             instructions: OnceLock::new(),
             starting: offers.starting.len(),
+            provisional: offers.provisional,
             missing: offers.starting.clone(),
             hidden: groups.iter().map(|group| group.summary.hidden).sum(),
             conditions: HashMap::new(),
@@ -318,6 +348,12 @@ impl Catalog {
         own.or_else(|| self.templates.listed().find(fits))
     }
 
+    /// Whether it has what this server listed in this run.
+    pub(crate) fn has_listing_of(&self, server: &str) -> bool {
+        let mut shares = self.groups.iter().filter_map(|group| group.share.as_ref());
+        shares.any(|share| *share.server == *server && !share.cached)
+    }
+
     /// The server of that name, if it is known.
     pub(crate) fn owner(&self, server: &str) -> Option<Owner> {
         self.by_server().get(server).and_then(|group| group.share.as_ref()).map(|share| Owner::of(share))
@@ -384,7 +420,7 @@ impl Group {
                     Some(route) => Arc::clone(route),
                     None => {
                         all_known = false;
-                        Arc::new(Route::upstream(share, name, tool, mode, before))
+                        Arc::new(Route::of_tool(share, name, tool, mode, before))
                     }
                 }
             })
@@ -407,6 +443,7 @@ impl Group {
                     target: Target::Native(Arc::clone(native)),
                     lock: native.tool.locked().then(|| lock(before, native.tool.name())),
                     excluded_by: None,
+                    saved: false,
                     fingerprint: fingerprint(&native.definition),
                     definition: native.definition.clone(),
                 })
@@ -431,7 +468,7 @@ impl Group {
 }
 
 impl Route {
-    fn upstream(
+    fn of_tool(
         share: &Share,
         name: Arc<str>,
         tool: &Arc<Tool>,
@@ -451,6 +488,7 @@ impl Route {
                 queue: Arc::clone(share.queue(&tool.name)),
             },
             excluded_by: (!admitted).then_some(mode),
+            saved: share.cached,
             fingerprint: fingerprint(&definition),
             definition,
             name,

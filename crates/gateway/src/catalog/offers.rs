@@ -35,7 +35,7 @@ pub(crate) struct Share {
     tool_queues: HashMap<String, Arc<Queue>>,
     /// The server's own instructions for the model.
     pub(crate) instructions: Option<String>,
-    /// Whether this is from the cache: what the server listed the last time it ran, not in this run.
+    /// Whether this is a saved list: what the server listed the last time it ran, not in this run.
     pub(crate) cached: bool,
     pub(crate) prefixed: bool,
     /// Warnings about settings for its tools that have no effect.
@@ -57,6 +57,8 @@ pub(crate) struct Offers {
     pub(crate) all: Vec<Offer>,
     /// The servers that are still starting, of which nothing is known.
     pub(crate) starting: Vec<Arc<str>>,
+    /// How many servers are still starting and will list what they have now, instead of the saved list that stands in for it.
+    pub(crate) provisional: usize,
     /// How many servers there are.
     pub(crate) servers: usize,
 }
@@ -156,6 +158,11 @@ impl Share {
 }
 
 impl Offers {
+    /// Whether the lists will stay as they are, as far as anybody knows.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.starting.is_empty() && self.provisional == 0
+    }
+
     /// Reads the upstreams in their current state. `before` finds the previous share of a server; `taken`
     /// holds the names of the gateway's own tools.
     pub(crate) fn gather<'a>(
@@ -180,7 +187,9 @@ impl Offers {
             };
             let (share, listed) = match upstream.state() {
                 UpstreamState::Ready(ready) => (Some(read(&ready.tools)), true),
-                UpstreamState::Asleep(listing) | UpstreamState::Starting { known: Some(listing), .. } => {
+                UpstreamState::Asleep(listing) => (Some(read(&listing)), true),
+                UpstreamState::Starting { known: Some(listing), .. } => {
+                    offers.provisional += usize::from(listing.cached);
                     (Some(read(&listing)), true)
                 }
                 UpstreamState::Restarting(outage) => (outage.last.as_ref().map(read), outage.listed),

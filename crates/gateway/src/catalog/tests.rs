@@ -66,7 +66,7 @@ fn many(upstream: &Upstream, tools: usize, description: &str) -> Arc<Share> {
 
 fn offers(shares: &[Arc<Share>]) -> Offers {
     let all = shares.iter().map(|share| Offer { share: Arc::clone(share), listed: true }).collect();
-    Offers { all, starting: Vec::new(), servers: shares.len() }
+    Offers { all, servers: shares.len(), ..Offers::default() }
 }
 
 fn merge(shape: Shape, offers: &Offers, before: Option<&Catalog>) -> Catalog {

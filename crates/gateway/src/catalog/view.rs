@@ -122,6 +122,7 @@ impl Catalog {
             uris: self.uris,
             instructions: OnceLock::new(),
             starting: self.starting,
+            provisional: self.provisional,
             missing: {
                 let uses = |server: &str| {
                     [Action::Call, Action::Get, Action::Read].iter().any(|action| may_use(*action, server))

@@ -143,7 +143,10 @@ impl Gateway {
             let message = "`notifications` must be an object that names the notifications that you want";
             return Err(RpcError::new(code::INVALID_PARAMS, message));
         };
-        self.wait_for_servers().await;
+        if !(filter.resource_subscriptions.is_empty() && filter.task_ids.is_empty()) {
+            // Only a server that has started says whose a resource or a task is.
+            self.wait_for_servers().await;
+        }
         let mut lists = Lists::NONE;
         let mut honoured = json!({});
         for (wanted, list, name) in [

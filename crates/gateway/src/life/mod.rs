@@ -118,7 +118,7 @@ impl Gateway {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        *inner.list_deadline.lock() = None;
+        *inner.lists_wait_since.lock() = None;
         inner.parks.reopen();
         let attach = |server| inner.registry.attach(server, run.surroundings.clone());
         inner.replace(servers.into_iter().map(attach).collect());
@@ -322,8 +322,7 @@ async fn drained<'a>(upstreams: impl Iterator<Item = &'a &'a Upstream> + Clone) 
     }
 }
 
-/// Where the lists of lazy servers are kept on disk; `None` in mode `test`, or if the environment names no
-/// directory.
+/// Where the lists of servers are saved; `None` in mode `test`, or if the environment names no directory.
 fn shelf(inner: &Inner, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
     if inner.settings.mode == Mode::Test {
         return None;

@@ -15,6 +15,7 @@ use crate::catalog::native::{self, BoundHandler, NativePrompt, PromptMessage};
 use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::Gateway;
+use crate::life::waiting::Holder;
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
 use crate::relay::rewrite::{Input, Rewrite};
 
@@ -46,9 +47,9 @@ impl Gateway {
         let name = named(&request.params, "name", "prompt")?;
         let mut entry = self.inner().view(&caller.principal).prompts.get(&name).cloned();
         if entry.is_none() {
-            entry = Box::pin(
-                self.wait_for(&caller.principal, Some(&name), |catalog| catalog.prompts.get(&name).cloned()),
-            )
+            entry = Box::pin(self.wait_for(&caller.principal, Holder::Named(&name), |catalog| {
+                catalog.prompts.get(&name).cloned()
+            }))
             .await;
         }
         let inner = self.inner();

@@ -13,6 +13,7 @@ use crate::catalog::native::{self, BoundHandler, NativeResource, Refused, Resour
 use crate::catalog::{Catalog, ResourceOwner};
 use crate::gate::{Call, CallRecord, Gate, Subject};
 use crate::gateway::Gateway;
+use crate::life::waiting::Holder;
 use crate::relay::request::{Outcome, RelayTarget, RelayedRequest, read};
 use crate::relay::rewrite::{Input, Rewrite};
 
@@ -49,12 +50,13 @@ impl Gateway {
             // Denied or not listed: both wait alike for the servers that are starting.
             let known = |view: &Catalog| view.known_owner(&uri);
             if inner.view(principal).known_owner(&uri).is_none() {
-                Box::pin(self.wait_for(principal, None, known)).await;
+                Box::pin(self.wait_for(principal, Holder::Any, known)).await;
                 owner = find();
             }
         } else if owner.is_nobody() {
             let find = |_: &Catalog| Some(find()).filter(|owner| !owner.is_nobody());
-            owner = Box::pin(self.wait_for(principal, None, find)).await.unwrap_or(ResourceOwner::NOBODY);
+            owner =
+                Box::pin(self.wait_for(principal, Holder::Any, find)).await.unwrap_or(ResourceOwner::NOBODY);
         } else if matches!(&owner, ResourceOwner::Servers(servers) if servers.len() > 1) {
             self.wait_for_servers().await;
             owner = find();

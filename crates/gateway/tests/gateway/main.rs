@@ -25,6 +25,7 @@ mod recorded;
 mod reload;
 mod remote;
 mod rounds;
+mod saved;
 mod secrets;
 mod signals;
 mod status;

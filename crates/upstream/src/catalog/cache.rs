@@ -1,10 +1,11 @@
-//! Keeps the last known list of a lazy server on disk, so that its tools can be listed before it runs.
+//! Keeps the last known list of each server on disk, so that its tools can be listed before it has answered.
 //!
 //! Each server identity has one file, readable by its owner only and always replaced as a whole. A file that is
-//! unreadable or has another format counts as absent: every failure here only writes a log line.
+//! unreadable, too large, of another format, or that another user may have written counts as absent: every failure here
+//! only writes a log line. There are at most [`MOST_FILES`]; the oldest make room.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +20,10 @@ use crate::sharing::key::Identity;
 
 /// The format of the file; files of other formats are not read.
 const FORMAT: u32 = 3;
+/// The largest file that is written and read.
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
+/// How many files are kept.
+const MOST_FILES: usize = 256;
 
 #[derive(Serialize, Deserialize)]
 struct Written<T> {
@@ -40,7 +45,7 @@ pub(crate) async fn read(folder: &Path, identity: &Identity, server: &ServerName
     match read.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(listing) => listing,
         Err(error) => {
-            debug!(server = %format_args!("mcp:{server}"), %error, "the cached tool list is not usable");
+            debug!(server = %format_args!("mcp:{server}"), %error, "the saved tool list is not usable");
             None
         }
     }
@@ -48,11 +53,33 @@ pub(crate) async fn read(folder: &Path, identity: &Identity, server: &ServerName
 
 /// Reads the list in a file. A missing file is not an error.
 fn kept(path: &Path) -> io::Result<Option<Listing>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text).map(Some).map_err(io::Error::other),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !is_own(&file)? {
+        return Err(io::Error::other("it belongs to another user, or others can write it"));
     }
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other("it is too large"));
+    }
+    parse(&text).map(Some).map_err(io::Error::other)
+}
+
+/// Whether nobody but this process's user can have written a file.
+#[cfg(unix)]
+fn is_own(file: &File) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let about = file.metadata()?;
+    Ok(about.uid() == rustix::process::geteuid().as_raw() && about.mode() & 0o022 == 0)
+}
+
+#[cfg(not(unix))]
+fn is_own(_file: &File) -> io::Result<bool> {
+    Ok(true)
 }
 
 /// Keeps the list of a server.
@@ -60,7 +87,7 @@ pub(crate) async fn write(folder: &Path, identity: &Identity, server: &ServerNam
     let (folder, path, listing) = (folder.to_owned(), path(folder, identity), Arc::clone(listing));
     let written = tokio::task::spawn_blocking(move || replace(&folder, &path, &render(&listing)?));
     if let Err(error) = written.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
-        debug!(server = %format_args!("mcp:{server}"), %error, "the tool list could not be cached");
+        debug!(server = %format_args!("mcp:{server}"), %error, "the tool list could not be saved");
     }
 }
 
@@ -117,7 +144,13 @@ fn render(listing: &Listing) -> io::Result<Vec<u8>> {
 
 /// Writes a temporary file and renames it, so that no reader ever sees half a file.
 fn replace(folder: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other("it is too large"));
+    }
     private_folder(folder)?;
+    if !path.exists() {
+        make_room(folder, MOST_FILES - 1);
+    }
     // Another gateway may write the same list at the same time.
     let beside = path.with_extension(format!("{}.new", uuid::Uuid::new_v4().simple()));
     let written = private_file(&beside).and_then(|mut file| file.write_all(text));
@@ -126,6 +159,22 @@ fn replace(folder: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
         let _ = std::fs::remove_file(&beside);
     }
     renamed
+}
+
+/// Removes the oldest files of a folder until at most `most` are left. What cannot be removed stays.
+fn make_room(folder: &Path, most: usize) {
+    let Ok(files) = folder.read_dir() else { return };
+    let mut files: Vec<_> = files
+        .filter_map(|file| {
+            let file = file.ok()?;
+            Some((file.metadata().ok()?.modified().ok()?, file.path()))
+        })
+        .collect();
+    files.sort();
+    let surplus = files.len().saturating_sub(most);
+    for (_, path) in &files[..surplus] {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 fn private_folder(folder: &Path) -> io::Result<()> {
@@ -206,7 +255,33 @@ mod tests {
         assert_ne!(kept(folder.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
-    /// Only the owner may read the folder and the file, and no temporary file stays behind.
+    /// SRV-3: the number and the size of saved lists are bounded, and the oldest make room.
+    #[test]
+    fn saved_lists_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |number: usize| folder.path().join(format!("{number}.json"));
+        for number in 0..MOST_FILES + 2 {
+            replace(folder.path(), &path(number), b"{}").unwrap();
+            let file = File::options().append(true).open(path(number)).unwrap();
+            let age = std::time::Duration::from_secs(10_000 - number as u64);
+            file.set_modified(std::time::SystemTime::now() - age).unwrap();
+        }
+        assert_eq!(folder.path().read_dir().unwrap().count(), MOST_FILES);
+        assert!(!path(0).exists() && !path(1).exists() && path(2).exists());
+        replace(folder.path(), &path(2), b"{}").unwrap();
+        assert_eq!(
+            folder.path().read_dir().unwrap().count(),
+            MOST_FILES,
+            "a list that is replaced needs no room"
+        );
+        let large = vec![b' '; usize::try_from(MOST_BYTES).unwrap() + 1];
+        assert!(replace(folder.path(), &path(2), &large).is_err());
+        std::fs::write(path(2), &large).unwrap();
+        assert!(kept(&path(2)).unwrap_err().to_string().contains("too large"));
+    }
+
+    /// SRV-3: only the owner may read the folder and the file, a file that others can write is not read, and no temporary
+    /// file stays behind.
     #[cfg(unix)]
     #[test]
     fn only_the_owner_may_look() {
@@ -221,6 +296,10 @@ mod tests {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
         assert_eq!(folder.read_dir().unwrap().count(), 1);
+        replace(&folder, &path, &render(&listing()).unwrap()).unwrap();
+        assert!(kept(&path).unwrap().is_some());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(kept(&path).unwrap_err().to_string().contains("others can write it"));
         assert!(replace(&path, &path.join("y"), b"").is_err(), "a file is not a folder");
     }
 }

@@ -82,7 +82,7 @@ pub(crate) struct Core {
     pub(crate) lazy: bool,
     /// Whether it serves one call and is useless afterwards.
     pub(crate) one_shot: bool,
-    /// The folder of cached lists, if its own list is cached.
+    /// The folder of saved lists, if its own list is saved.
     pub(crate) shelf: Option<PathBuf>,
     /// Its record, from the gateway that attached first.
     pub(crate) record: ServerRecord,
@@ -99,7 +99,10 @@ impl Core {
     ) -> Arc<Self> {
         // A session's own process is started for a call that is about to come.
         let lazy = server.lazy && scope == Scope::Shared;
-        let (sender, state) = watch::channel(UpstreamState::Starting { since: Instant::now(), known: None });
+        let (sender, state) = watch::channel(UpstreamState::starting(None));
+        // Only the shared process counts for lists. Under a source of credentials, the list may belong to one account of
+        // several, and nobody knows which one the next start will have.
+        let saved = scope == Scope::Shared && !key.has_credential_source();
         let core = Arc::new(Self {
             key,
             scope,
@@ -115,7 +118,7 @@ impl Core {
             sleeps: lazy || server.idle_timeout.is_some(),
             lazy,
             one_shot: matches!(scope, Scope::Call(_)),
-            shelf: surroundings.shelf.clone().filter(|_| lazy),
+            shelf: surroundings.shelf.clone().filter(|_| saved),
             record: surroundings.records.of(server.name.as_ref()),
         });
         let supervisor = Supervisor::new(Arc::clone(&core), server, sender, surroundings);

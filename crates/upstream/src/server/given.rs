@@ -23,10 +23,22 @@ pub fn own_environment<'s>(servers: impl IntoIterator<Item = &'s ServerConfig>) 
 /// The whole environment of a server's process.
 pub(crate) fn environment(stdio: &Stdio, gateway: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut given = bridgehead_process::base_environment(gateway);
+    add_configured(&mut given, stdio, gateway);
+    given
+}
+
+/// The part of it that the server's configuration names, and whose process it is.
+pub(crate) fn configured(stdio: &Stdio, gateway: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let user = ["HOME", "USER"].into_iter().filter_map(|name| gateway.get_key_value(name));
+    let mut given = user.map(|(name, value)| (name.clone(), value.clone())).collect();
+    add_configured(&mut given, stdio, gateway);
+    given
+}
+
+fn add_configured(given: &mut BTreeMap<String, String>, stdio: &Stdio, gateway: &BTreeMap<String, String>) {
     let added = stdio.inherit_env.iter().filter_map(|name| gateway.get_key_value(name));
     given.extend(added.map(|(name, value)| (name.clone(), value.clone())));
     given.extend(stdio.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
-    given
 }
 
 /// Which variables a server that did not start may have missed: standard variables that were held back because they

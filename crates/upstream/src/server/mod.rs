@@ -51,8 +51,10 @@ pub enum UpstreamState {
     Starting {
         /// The beginning of the start.
         since: Instant,
-        /// What it last offered, if known.
+        /// What it last offered, if known: in this run, or in an earlier one whose list was saved.
         known: Option<Arc<Listing>>,
+        /// When it first answered, if it has.
+        answered: Option<Instant>,
     },
     /// Not running until it is used.
     Asleep(Arc<Listing>),
@@ -64,6 +66,13 @@ pub enum UpstreamState {
     Failed(Arc<Failure>),
     /// Ended by the gateway.
     Stopped,
+}
+
+impl UpstreamState {
+    /// The state of a server whose start begins now.
+    pub(crate) fn starting(known: Option<Arc<Listing>>) -> Self {
+        Self::Starting { since: Instant::now(), known, answered: None }
+    }
 }
 
 /// A serving server.
@@ -186,7 +195,7 @@ pub struct Surroundings {
     pub signals: Signals,
     /// The records of the servers.
     pub records: ServerRecords,
-    /// The folder that caches the lists of lazy servers; no caching, if absent.
+    /// The folder of saved lists; none are saved, if absent.
     pub shelf: Option<PathBuf>,
     /// When a lost server is restarted; the server's configuration decides on jitter and on when it counts as
     /// stable.

@@ -1,7 +1,8 @@
 //! The one task that owns a server's process: starts it, watches it, and restarts it.
 //!
 //! Everything else only reads the state. A server becomes `Ready` only after its tool list was read and a probe
-//! succeeded, so "ready" never means "ready, but without tools".
+//! succeeded, so "ready" never means "ready, but without tools". While it starts for the first time, it offers what it
+//! listed in an earlier run, if that was saved; once a start has failed, it does not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use bridgehead_events::{DisconnectReason, ServerSignal, StateChange};
 use bridgehead_process::SpawnError;
 use bridgehead_wire::{Era, Object, Raw, Redactor};
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -28,6 +30,7 @@ use crate::server::health::probe;
 use crate::server::policy::RestartPolicy;
 use crate::server::record::ServerRecord;
 use crate::server::{Failure, FailureStage, INIT_TIMEOUT, Outage, Ready, Surroundings, UpstreamState};
+use crate::sharing::key::Identity;
 use crate::transport::{ConnectError, Connection, connect};
 
 /// Changes of the tool list within this time are read together.
@@ -45,6 +48,27 @@ pub(crate) struct Supervisor {
     policy: RestartPolicy,
     redactor: Redactor,
     record: ServerRecord,
+    saves: Mutex<Saves>,
+}
+
+/// How often the listing may be saved: ten times in a row, then once in ten seconds.
+struct Saves {
+    /// The time that is used up.
+    used_until: Instant,
+}
+
+impl Saves {
+    const EACH: Duration = Duration::from_secs(10);
+    const AHEAD: Duration = Duration::from_secs(100);
+
+    fn may_save(&mut self) -> bool {
+        let used_until = self.used_until.max(Instant::now()) + Self::EACH;
+        let may = used_until <= Instant::now() + Self::AHEAD;
+        if may {
+            self.used_until = used_until;
+        }
+        may
+    }
 }
 
 /// Why a server stopped serving.
@@ -117,7 +141,8 @@ impl Supervisor {
         let policy =
             RestartPolicy { jitter: server.jitter, stable_after: server.stable_after, ..surroundings.policy };
         let record = core.record.clone();
-        Self { core, server, state, surroundings, policy, redactor: Redactor::default(), record }
+        let saves = Mutex::new(Saves { used_until: Instant::now() });
+        Self { core, server, state, surroundings, policy, redactor: Redactor::default(), record, saves }
     }
 
     /// Runs until stopped. Dropping the work in progress ends its process too.
@@ -125,7 +150,11 @@ impl Supervisor {
         let stop = self.core.stop.clone();
         // Kept across restarts, so that each restart can use it.
         let _prepared = self.starts_now().then(bridgehead_process::prepare);
-        let mut known = None;
+        let mut known = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            saved = self.recall() => saved,
+        };
         loop {
             let mut current = None;
             let given_up = tokio::select! {
@@ -151,7 +180,7 @@ impl Supervisor {
                 () = stop.cancelled() => break,
                 () = self.core.orders.restart.notified() => {}
             }
-            self.become_state(UpstreamState::Starting { since: Instant::now(), known: None });
+            self.become_state(UpstreamState::starting(None));
         }
         self.become_state(UpstreamState::Stopped);
     }
@@ -166,13 +195,6 @@ impl Supervisor {
         if let Some(failure) = unusable(&self.server) {
             return failure;
         }
-        if self.core.lazy && known.is_none() {
-            *known = self.remembered().await;
-            if let Some(listing) = known {
-                self.become_state(UpstreamState::Asleep(Arc::clone(listing)));
-                self.sleep(listing).await;
-            }
-        }
         let mut since = Instant::now();
         // Attempts since it was last stable, which set the delays.
         let mut attempts = 0;
@@ -185,8 +207,13 @@ impl Supervisor {
             let cause = CorrelationId::mint();
             let listed_until = since + LISTED_FOR;
             let coming_up = self.come_up(restarts, attempts, cause);
+            let came_up = self.unlisting(listed_until, coming_up).await;
+            if came_up.is_err() {
+                // A server that has failed contributes nothing that it did not list in this run.
+                known.take_if(|listing| listing.cached);
+            }
             let mut denied = false;
-            let (reason, lasting) = match self.unlisting(listed_until, coming_up).await {
+            let (reason, lasting) = match came_up {
                 Err(Refusal { reason, sandbox: true, .. }) => {
                     return Failure { stage: FailureStage::Sandbox, reason };
                 }
@@ -265,18 +292,44 @@ impl Supervisor {
         }
     }
 
-    /// The last listing of this server, from disk.
-    async fn remembered(&self) -> Option<Arc<Listing>> {
-        let folder = self.core.shelf.as_deref()?;
-        cache::read(folder, self.core.key.identity(), &self.server.name).await.map(Arc::new)
+    /// What the server listed in an earlier run, if that is saved. It is offered from now on and until the server itself has
+    /// answered; a lazy server sleeps on it until it is used.
+    async fn recall(&self) -> Option<Arc<Listing>> {
+        let folder = self.core.shelf.as_deref().filter(|_| unusable(&self.server).is_none())?;
+        let saved = Arc::new(cache::read(folder, &self.saved_as(), &self.server.name).await?);
+        if self.core.lazy {
+            self.become_state(UpstreamState::Asleep(Arc::clone(&saved)));
+            self.sleep(&saved).await;
+        } else {
+            self.become_state(UpstreamState::starting(Some(Arc::clone(&saved))));
+        }
+        Some(saved)
     }
 
-    /// Caches the current listing on disk, unless it is the same as before.
+    /// Saves the current listing for later runs, unless it is the same as before. A server that changes its lists all the time
+    /// does not make the disk busy.
     async fn remember(&self, before: Option<&Listing>, now: &Arc<Listing>) {
         let Some(folder) = &self.core.shelf else { return };
-        if !before.is_some_and(|before| before.offers_the_same(now)) {
-            cache::write(folder, self.core.key.identity(), &self.server.name, now).await;
+        if !before.is_some_and(|before| before.offers_the_same(now)) && self.saves.lock().may_save() {
+            cache::write(folder, &self.saved_as(), &self.server.name, now).await;
         }
+    }
+
+    fn saved_as(&self) -> Identity {
+        Identity::of_saved(&self.server.launch, &self.surroundings)
+    }
+
+    /// Notes that the server has answered for the first time since its start.
+    fn answered(&self) {
+        let heard = match &*self.state.borrow() {
+            UpstreamState::Starting { since, known, answered: None } => UpstreamState::Starting {
+                since: *since,
+                known: known.clone(),
+                answered: Some(Instant::now()),
+            },
+            _ => return,
+        };
+        self.become_state(heard);
     }
 
     /// Waits for the first use or a restart. Its state is `Asleep` already.
@@ -287,8 +340,7 @@ impl Supervisor {
                 () = self.core.orders.restart.notified() => break,
             }
         }
-        let known = Some(Arc::clone(listing));
-        self.become_state(UpstreamState::Starting { since: Instant::now(), known });
+        self.become_state(UpstreamState::starting(Some(Arc::clone(listing))));
     }
 
     /// Resolves after putting the server to sleep, once it was unused for long enough; a later hold finds it
@@ -405,6 +457,7 @@ impl Supervisor {
                 connect(&self.server, environment, *limit, source, &self.record, offer, warm_up)
                     .await
                     .map_err(|error| Refusal::from(&error))?;
+            self.answered();
             let link = process.link.clone();
             let core = Arc::downgrade(&self.core);
             link.on_notice(move |notice| {

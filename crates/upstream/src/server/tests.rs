@@ -42,6 +42,29 @@ async fn only_what_is_run_is_a_process() {
     }
 }
 
+/// SRV-3: saved is the list of the shared process, and not one that may belong to one account of several.
+#[tokio::test]
+async fn whose_lists_are_saved() {
+    let plain = Surroundings { shelf: Some(PathBuf::from("/none")), ..testing::surroundings() };
+    let source = CredentialSource::new(|_| None);
+    let signed_in = Surroundings { credentials: Some(source), ..plain.clone() };
+    let far = Launch::Remote(Remote::new("http://127.0.0.1:9/".parse().unwrap()));
+    let far = ServerConfig { launch: far, ..testing::unusable() };
+    for (server, surroundings, scope, expected) in [
+        (testing::unusable(), &plain, Scope::Shared, true),
+        (testing::unusable(), &plain, Scope::Session(1), false),
+        (testing::unusable(), &plain, Scope::Call(1), false),
+        (testing::unusable(), &signed_in, Scope::Shared, true),
+        (far.clone(), &plain, Scope::Shared, true),
+        (far, &signed_in, Scope::Shared, false),
+        (testing::unusable(), &testing::surroundings(), Scope::Shared, false),
+    ] {
+        let runtime = Handle::current();
+        let upstream = Registry::new().join(Arc::new(server), surroundings.clone(), scope, runtime);
+        assert_eq!(upstream.0.core.shelf.is_some(), expected, "{:?} {scope:?}", upstream.config().launch);
+    }
+}
+
 /// POOL-1: only the use of a server that may sleep is counted.
 #[tokio::test]
 async fn only_what_sleeps_is_held() {

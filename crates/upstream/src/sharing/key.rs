@@ -3,6 +3,7 @@
 //! The server's name is not part of it. The code destructures every field of the configuration, so that a new field
 //! cannot be forgotten.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bridgehead_config::{Launch, Proxy, Remote, ServerConfig, Stdio};
@@ -130,22 +131,34 @@ impl Key {
         Self { identity, kept: kept.finish(), scope, credentials, runtime: runtime.id() }
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
+    /// Whether a source chooses the credentials that the server sees.
+    pub(crate) const fn has_credential_source(&self) -> bool {
+        self.credentials.is_some()
     }
 }
 
 impl Identity {
     fn of(launch: &Launch, surroundings: &Surroundings) -> Self {
+        let given = |stdio: &Stdio| given::environment(stdio, &surroundings.environment);
+        Self::with(launch, &surroundings.limit.to_le_bytes(), given)
+    }
+
+    /// The identity of a server's saved list: its configuration with every value that it names, and its user. What else the
+    /// gateway was started with differs from client to client, and a list that is outdated by that is corrected anyway.
+    pub(crate) fn of_saved(launch: &Launch, surroundings: &Surroundings) -> Self {
+        Self::with(launch, b"saved", |stdio| given::configured(stdio, &surroundings.environment))
+    }
+
+    fn with(launch: &Launch, kind: &[u8], given: impl Fn(&Stdio) -> BTreeMap<String, String>) -> Self {
         let mut fields = Fields::default();
-        fields.add(&surroundings.limit.to_le_bytes());
+        fields.add(kind);
         match launch {
             Launch::Stdio(stdio @ Stdio { command, args, env: _, inherit_env: _, cwd }) => {
                 fields.add(b"stdio");
                 fields.add(command.as_bytes());
                 fields.list(args.iter().map(String::as_bytes));
                 fields.add(cwd.as_ref().map_or(&b""[..], |cwd| cwd.as_os_str().as_encoded_bytes()));
-                let given = given::environment(stdio, &surroundings.environment);
+                let given = given(stdio);
                 fields.list(given.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]));
             }
             Launch::Remote(Remote { url, transport, headers, proxy, follow_redirects }) => {

@@ -9,6 +9,7 @@ mod validate;
 use std::pin::pin;
 use std::sync::Arc;
 
+use bridgehead_upstream::Upstream;
 use bridgehead_wire::{Code, Raw, RpcError, Shape, Spliced, code};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -24,6 +25,7 @@ use crate::catalog::{Catalog, Route, Target, ToolLock};
 use crate::error::GatewayError;
 use crate::gate::{Call, CallRecord, Gate, Limits, Subject, TimeLimit};
 use crate::gateway::Gateway;
+use crate::life::waiting::Holder;
 use crate::relay::request::Outcome;
 use crate::relay::rewrite::{Input, Reply};
 use crate::relay::trace::Trace;
@@ -82,13 +84,22 @@ impl Gateway {
         tool.answer(&self.inner().gate, &call, outcome)
     }
 
-    /// Looks a name up in the view of a principal. While servers are starting, an unknown name waits for them.
+    /// Looks a name up in the view of a principal. While servers are starting, an unknown name waits for them, and one from a
+    /// saved list waits for its server: the call is decided and checked by what the server lists now.
     async fn find_tool(&self, principal: &Principal, name: &str, time: Option<&TimeLimit>) -> FoundTool {
-        let find = |view: &Catalog| Some((Arc::clone(view.route(name)?), view.condition(name).cloned()));
+        let find = |view: &Catalog| {
+            let route = view.route(name).filter(|route| !route.is_provisional())?;
+            Some((Arc::clone(route), view.condition(name).cloned()))
+        };
         let mut found = find(&self.inner().view(principal));
         if found.is_none() {
             // A client may know the name from an earlier list while the server is still starting.
-            let waiting = Box::pin(self.wait_for(principal, Some(name), find));
+            let saved = self.inner().view(principal).route(name).cloned();
+            let server = saved.as_deref().and_then(Route::upstream);
+            // A server that sleeps on its saved list wakes.
+            let _awake = server.and_then(Upstream::hold);
+            let holder = server.map_or(Holder::Named(name), Holder::Known);
+            let waiting = Box::pin(self.wait_for(principal, holder, find));
             found = match time {
                 Some(time) => Box::pin(time.within(waiting)).await.flatten(),
                 None => waiting.await,

@@ -76,7 +76,7 @@ async fn which_change_of_state_it_is() {
         restarts: 0,
         since: Instant::now(),
     }));
-    let starting = UpstreamState::Starting { since: Instant::now(), known: None };
+    let starting = UpstreamState::starting(None);
     let asleep = UpstreamState::Asleep(Arc::default());
     let down = |listed| {
         let (since, reason) = (Instant::now(), "it broke".to_owned());
@@ -100,6 +100,18 @@ async fn which_change_of_state_it_is() {
     assert_eq!(change(&starting, &failed, true), Some(StateChange::Spent("it broke")));
     check(&failed, &starting, Some(StateChange::StartedAnew));
     check(&failed, &UpstreamState::Stopped, Some(StateChange::Stopped));
+}
+
+/// SRV-3: a server that changes its lists all the time does not make the disk busy.
+#[tokio::test(start_paused = true)]
+async fn how_often_a_list_is_saved() {
+    let mut saves = Saves { used_until: Instant::now() };
+    let mut in_a_row = || (0..100).take_while(|_| saves.may_save()).count();
+    assert_eq!((in_a_row(), in_a_row()), (10, 0));
+    tokio::time::advance(Duration::from_secs(25)).await;
+    assert_eq!(in_a_row(), 2);
+    tokio::time::advance(Duration::from_secs(1_000)).await;
+    assert_eq!(in_a_row(), 10);
 }
 
 /// HOUR-6: which failures confinement may have caused, which will repeat, and whether a program ran.
