@@ -236,6 +236,7 @@ async fn a_call_has_its_own_timeout() {
         .tool("cancelled", Behaviour::ReportCancelled);
     let one_at_a_time = |server: &mut ServerConfig| {
         server.queue.concurrency = 1;
+        server.cancel_grace = Some(Duration::ZERO);
         server.tools.entry("cancelled".to_owned()).or_default().queue = Some(Default::default());
     };
     let silent = native("silent", |_| std::future::pending());
