@@ -52,7 +52,7 @@ async fn a_full_queue_refuses() {
     let mock = Mock::legacy().tool("hangs", Behaviour::HangUntilCancelled).tool("echo", Behaviour::Echo);
     let narrow = |server: &mut ServerConfig| {
         (server.queue.concurrency, server.queue.max_waiting) = (1, 0);
-        server.cancel_grace = Some(std::time::Duration::ZERO);
+        server.cancel_grace = Some(Duration::ZERO);
     };
     let world = World::with(&[("one", mock)], narrow, |options| options).await;
     let holder = tokio::spawn(world.tools.call("one__hangs", json!({})));

@@ -84,7 +84,7 @@ pub(crate) async fn run<T>(
 /// A thread of the runtime that was woken by a timer or a socket goes on with the task that waited for it, and wakes no other
 /// thread. If that task blocks, nobody looks at timers and sockets, and everything stands still until some other thread happens to
 /// be woken. The same goes for a task that was just woken here, which the runtime keeps for this thread. A second new task pushes
-/// the first out of that place, and thereby wakes a thread that takes it and then looks at timers and sockets.
+/// the first out of that place, and so wakes a thread that takes it and then looks at timers and sockets.
 fn make_way() {
     let others =
         Handle::try_current().ok().filter(|own| own.runtime_flavor() != RuntimeFlavor::CurrentThread);
