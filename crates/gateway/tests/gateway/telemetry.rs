@@ -53,10 +53,11 @@ impl Lines {
     }
 
     fn listen_with(&self, spans: FmtSpan) -> tracing::subscriber::DefaultGuard {
-        // With a single dispatcher `tracing` caches the first thread's "not interested" for all threads; a second
-        // dispatcher prevents that.
+        // `tracing` remembers for all threads whether anybody is interested in a line, from whoever listens when the line is
+        // first met. A dispatcher that stays and is interested in everything makes that the same in any order of tests.
         static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
-            tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish())
+            let all = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(io::sink);
+            tracing::Dispatch::new(all.finish())
         });
         LazyLock::force(&SECOND);
         let lines = self.clone();
@@ -84,7 +85,8 @@ impl Lines {
 }
 
 /// POOL-14: each start logs its time, outcome and tool count; each call its latency and outcome. Payloads are logged
-/// only at trace, without secrets; hidden tools and latencies at debug, restarts at warn.
+/// only at trace, without secrets, and so are answered probes and the ends of processes; hidden tools and latencies at debug,
+/// restarts at warn.
 #[tokio::test]
 async fn starts_and_calls_are_logged() {
     let lines = Lines::default();
@@ -146,6 +148,8 @@ async fn starts_and_calls_are_logged() {
     assert_eq!(lines.levels("hunter2"), [""; 0], "a secret is in the log");
     assert_eq!(lines.levels(" lost server=")[..1], ["WARN"]);
     assert_eq!(lines.levels("will not be started again"), ["WARN"]);
+    assert_eq!(lines.levels("answered its health probe")[..1], ["TRACE"]);
+    assert_eq!(lines.levels("its process has ended")[..1], ["TRACE"]);
     fixture.end().await;
 }
 
