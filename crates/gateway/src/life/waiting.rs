@@ -62,7 +62,7 @@ impl Gateway {
 
     /// Waits until `find` succeeds on the catalog, as long as a starting server may still offer the wanted
     /// thing. A call waits at most for its silence limit, and for the first minute of the server's start (POOL-2). If no
-    /// server that may have it is starting, it waits as lists do.
+    /// server that may have it is starting, it waits as lists do for silent servers.
     pub(crate) async fn wait_for<T>(
         &self,
         principal: &Principal,
@@ -81,7 +81,8 @@ impl Gateway {
                 return find(&self.inner().view(principal));
             }
         }
-        self.wait_for_servers().await;
+        // Nothing that starts may have it, so the call does not wait for what is only slow.
+        let _ = tokio::time::timeout(self.inner().settings.list_wait, self.wait_for_servers()).await;
         find(&self.inner().view(principal))
     }
 }

@@ -8,7 +8,7 @@
 //! The gateway supervises what is behind the relay, not the relay. So the relay answers nothing by itself
 //! ([`carry`]): probes reach the server, results arrive byte for byte, and when the server is lost the relay ends and
 //! says why. What has no form in JSON-RPC, such as a request that the server turned away, travels as an error that
-//! only the link to a relay understands ([`loss`]).
+//! only the link to a relay understands (`loss`).
 
 #[cfg(feature = "http")]
 pub mod carry;
