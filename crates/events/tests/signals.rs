@@ -179,11 +179,13 @@ fn the_end_of_a_call() {
         );
     };
     let completed = || {
-        let rest = json!({"tool": "add", "summary": r#"{"sum":3}"#, "durationMs": 3});
+        let rest = json!({"tool": "add", "summary": r#"{"sum":3}"#, "durationMs": 3, "principal": "ada", "client": null});
         ("provider.mcp.tool.completed", Some("calc"), rest)
     };
     let failed = |code: &str, retryable: bool, message: &str| {
-        let rest = json!({"tool": "add", "code": code, "retryable": retryable, "message": message});
+        let rest = json!({
+            "tool": "add", "code": code, "retryable": retryable, "message": message, "principal": "ada", "client": null
+        });
         ("provider.mcp.tool.failed", Some("calc"), rest)
     };
     let gone = "the client no longer wants the answer";
@@ -195,6 +197,7 @@ fn the_end_of_a_call() {
     tool(&call(), Outcome::Cancelled, "cancelled", "", cancelled, &[(Counter::Cancelled, 1)]);
     let about = |topic, mut rest: Value| {
         rest["method"] = "prompts/get".into();
+        (rest["principal"], rest["client"]) = ("ada".into(), Value::Null);
         rest["subject"] = "greet".into();
         (topic, Some("calc"), rest)
     };
@@ -323,6 +326,8 @@ fn what_comes_of_each_signal() {
     let server = Arc::from("calc");
     let execution = |outcome, counts: &[(Counter, u64)], topic, mut rest: Value| {
         rest["tool"] = "calc__add".into();
+        // The program itself calls; it has no principal here.
+        (rest["principal"], rest["client"]) = (Value::Null, Value::Null);
         let (server, tool) = (Some(&server), "calc__add");
         let ended = ExecutionEnded { correlation: id(), server, tool, outcome, took: 700 * MS };
         let measured = Some((Measure::Call, 1_000 * MS));
@@ -438,7 +443,7 @@ fn what_comes_of_each_signal_of_a_server() {
     );
     let probed = Some((Measure::Probe, 5 * MS));
     for (error, lines, counter) in [
-        (None, &[][..], None),
+        (None, &[r#"TRACE @ answered its health probe server=mcp:files kind="ping" took=4ms"#][..], None),
         (
             Some("late"),
             &["ERROR @ health probe failed server=mcp:files reason=\"late\""][..],
@@ -451,7 +456,7 @@ fn what_comes_of_each_signal_of_a_server() {
     }
     happened(
         &ServerSignal::ProcessExited { pid: 7, status: &"exit status 3", reason: "it ended" },
-        &[],
+        &[r#"TRACE @ its process has ended server=mcp:files pid=7 status=exit status 3 reason="it ended""#],
         Some((
             "provider.mcp.process.exited",
             json!({"pid": 7, "status": "exit status 3", "reason": "it ended"}),
