@@ -4,19 +4,21 @@
 //! cannot show it, and with anything else if the attack worked. Everything they do is on loopback and bounded.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::built::Built;
-use crate::steps;
+use crate::{shown, steps};
 
 /// What an attack ends with if the machine lacks what it needs.
 const NOT_SHOWN: i32 = 77;
 
-/// An attack that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// An attack that takes so many seconds hangs.
+const PATIENCE: &str = "180";
+
+/// What `timeout` ends with then.
+const TIMED_OUT: i32 = 124;
 
 /// Runs the attacks whose name contains the text after `--only`, or all.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
@@ -61,28 +63,14 @@ enum Outcome {
 }
 
 fn outcome(root: &Path, attack: &Path, program: &Path) -> Result<Outcome> {
-    let mut child = steps::program_at(root, "python3")
-        .arg("-B")
-        .arg(attack)
-        .env("BRIDGEHEAD_PROGRAM", program)
-        .stdin(Stdio::null())
-        .spawn()
-        .context("python3 could not be started; the attacks need it")?;
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if started.elapsed() > PATIENCE {
-            child.kill()?;
-            child.wait()?;
-            return Ok(Outcome::Hung);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let mut bounded = steps::program_at(root, "timeout");
+    bounded.args([PATIENCE, "python3", "-B"]).arg(attack).env("BRIDGEHEAD_PROGRAM", program);
+    let status =
+        shown::status(&mut bounded).context("`timeout` or python3 is missing; the attacks need both")?;
     Ok(match status.code() {
         Some(0) => Outcome::Held,
         Some(NOT_SHOWN) => Outcome::NotShown,
+        Some(TIMED_OUT) => Outcome::Hung,
         _ => Outcome::Worked,
     })
 }

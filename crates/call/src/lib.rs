@@ -4,7 +4,7 @@
 //! [`Ticket`] that the sink issued for the enter ties the two together. A crate that only passes calls on needs this
 //! crate and no store.
 //!
-//! [`Share`] is how principals share what is scarce: the one type that knows turns, making way, and what a call still holds
+//! `Share` (feature `share`) is how principals share what is scarce: the one type that knows turns, making way, and what a call still holds
 //! after its client has gone.
 //!
 //! What must stay true: an event cannot be changed once it is built, durations come from the monotonic clock and never
@@ -12,11 +12,13 @@
 
 mod clock;
 mod event;
+#[cfg(feature = "share")]
 mod share;
 mod sink;
 
 pub use bridgehead_wire::Era;
 pub use clock::{Clock, Moment, SystemClock};
 pub use event::{About, Call, CorrelationId, Enter, Exit, Outcome, Ticket};
+#[cfg(feature = "share")]
 pub use share::{Depth, Evicted, NoTurn, PATIENCE, Permit, Resting, Seat, Share, Standing, makes_way};
 pub use sink::{AuditError, AuditSink, EnterFuture, NoopSink};
