@@ -2,9 +2,10 @@
 
 import time
 
-from lib import Gateway, Issuer, check, serve, server_command
+from lib import Gateway, Issuer, check, serve, server_command, takes_long
 
 serve({"echo": lambda arguments, _context: "echo"})
+takes_long()
 
 with Issuer({"one": "alice"}) as issuer:
     with Gateway(issuer.config() + "[servers.one]\n" + server_command(), files={"secret": issuer.secret}) as gateway:

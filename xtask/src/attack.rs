@@ -20,12 +20,13 @@ const PATIENCE: &str = "180";
 /// What `timeout` ends with then.
 const TIMED_OUT: i32 = 124;
 
-/// Runs the attacks whose name contains the text after `--only`, or all.
+/// Runs the attacks whose name contains the text after `--only`, or all; with `--long`, those that take a minute too.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
-    let only = match options {
-        [] => "",
-        ["--only", text] => text,
-        other => bail!("unknown options `{}`; there is `--only TEXT`", other.join(" ")),
+    let (only, long) = match options {
+        [] => ("", false),
+        ["--long"] => ("", true),
+        ["--only", text] => (*text, true),
+        other => bail!("unknown options `{}`; there are `--only TEXT` and `--long`", other.join(" ")),
     };
     let built = Built::to_check(root)?;
     let program = built.program("bridgehead")?;
@@ -34,7 +35,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let attacks = attacks(&root.join("attacks"))?;
     for attack in attacks.iter().filter(|attack| name(attack).contains(only)) {
         let started = Instant::now();
-        let outcome = outcome(root, attack, program)?;
+        let outcome = outcome(root, attack, (program, long))?;
         let seconds = started.elapsed().as_secs_f32();
         println!("   {}: {outcome:?}, {seconds:.1} s", name(attack));
         match outcome {
@@ -62,9 +63,12 @@ enum Outcome {
     Hung,
 }
 
-fn outcome(root: &Path, attack: &Path, program: &Path) -> Result<Outcome> {
+fn outcome(root: &Path, attack: &Path, (program, long): (&Path, bool)) -> Result<Outcome> {
     let mut bounded = steps::program_at(root, "timeout");
     bounded.args([PATIENCE, "python3", "-B"]).arg(attack).env("BRIDGEHEAD_PROGRAM", program);
+    if long {
+        bounded.env("ATTACK_LONG", "1");
+    }
     let status =
         shown::status(&mut bounded).context("`timeout` or python3 is missing; the attacks need both")?;
     Ok(match status.code() {

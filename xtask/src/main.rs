@@ -55,7 +55,8 @@ Chores:
   test                   all tests of the workspace, then the examples in its documentation
   ci                     check, test with coverage, macos, the short forms of conformance, foreign, package, mutants,
                          attack and soak, and bench --brief; installs missing tools
-  attack                 tries the attacks of the folder `attacks` from outside; fails if one works; also --only TEXT
+  attack                 tries the attacks of the folder `attacks` from outside; fails if one works; also --only
+                         TEXT, --long (those that take a minute too)
   bench                  measures the gateway against direct calls to the server behind it; also --full, --brief,
                          --json FILE, --enforce (fails if a bar is missed), --threads N, --only TEXT
   count                  counts the instructions of one relayed call with valgrind and compares them with

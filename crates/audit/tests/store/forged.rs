@@ -166,7 +166,7 @@ const FORGERIES: &[(&str, Forge, Finds, Finds)] = &[
     (
         "a row is changed",
         |it| {
-            it.sql(1, "UPDATE rows SET body = replace(body, 'ada', 'eve') WHERE rowid = (SELECT min(seq) FROM rows)");
+            it.sql(1, "UPDATE rows SET body = replace(body, 'kind', 'Kind') WHERE rowid = (SELECT min(seq) FROM rows)");
         },
         Something,
         Something,
