@@ -139,7 +139,10 @@ async fn an_early_list_is_completed_later() {
         assert_eq!(early["tools"].as_array().unwrap().len(), 3, "quick, and our own: {early}");
     }
     let began = tokio::time::Instant::now();
-    assert_eq!(discovered().await, partial);
+    // By now the attempts of the others may have timed out by the paused clock, and one of them may be between two attempts.
+    let told = discovered().await;
+    let still = "#### MCP Server: quick\n\nBe quick.\n\nThese instructions are partial: MCP server";
+    assert!(told.starts_with(still), "{told}");
     assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
     tokio::time::resume();
 
