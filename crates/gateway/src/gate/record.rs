@@ -357,6 +357,15 @@ mod tests {
         assert_eq!(shown, "CallRecord { correlation: None, .. }");
     }
 
+    /// AUD-4: a name that is a secret is not kept.
+    #[test]
+    fn a_name_that_is_a_secret_is_hidden() {
+        let (plain, token) =
+            (Arc::from("files__read"), Arc::from("ghp_0123456789abcdefghijABCDEFGHIJ012345"));
+        assert!(Arc::ptr_eq(&shown(&plain), &plain));
+        assert!(!shown(&token).contains("0123456789"), "{}", shown(&token));
+    }
+
     /// PIPE-6: how the end of each call is recorded.
     #[test]
     fn how_calls_end() {
