@@ -384,8 +384,8 @@ fn both_checkers_agree_on_every_forgery() {
     }
 }
 
-/// AUD-3: a key that was replaced is still one of those that may have signed; another key is not. Rows without a signed
-/// checkpoint are counted.
+/// AUD-3: `verify` accepts the signatures of each key that it is given, such as an old one and its successor, and of no other.
+/// It counts the rows that no signed checkpoint covers.
 #[test]
 fn keys_may_be_replaced() {
     let place = tempfile::tempdir().unwrap();
