@@ -183,7 +183,7 @@ pub(crate) fn execute(
     io::Error::last_os_error()
 }
 
-/// Moves this process into a new namespace of users, in which it is nobody yet.
+/// Moves this process into a new namespace of users, which maps no user yet.
 pub(crate) fn own_users() -> io::Result<()> {
     // SAFETY: the call takes a number and touches no memory. This flag shares and unshares no descriptors.
     if unsafe { libc::unshare(libc::CLONE_NEWUSER) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

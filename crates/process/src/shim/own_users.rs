@@ -1,9 +1,10 @@
 //! A user namespace of its own for a program, so that the system can limit its processes without a control group.
 //!
 //! `RLIMIT_NPROC` counts all processes of a user, so by itself it would count the user's other programs too. In a namespace
-//! of its own the count begins with the program. It does not bind root. The program stays the same user, but everybody else
-//! is nobody there: a program that changes its user, such as `sudo`, does not work. So only those programs get one that could
-//! not do that anyway because they are confined, and those whose limit has to be enforced by the system.
+//! of its own the count begins with the program. It does not bind root. The program stays the same user, but no other user
+//! exists in the namespace, so `sudo` and other programs that change their user do not work there. Therefore only two kinds
+//! of programs get a namespace: confined ones, which could not change their user anyway, and those whose limit the system has
+//! to enforce.
 
 use std::io;
 
